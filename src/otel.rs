@@ -82,7 +82,7 @@ fn stored(context: &Context) -> Option<TraceContext> {
     let flags = span.trace_flags().to_u8();
     let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
     let state = span.trace_state().header();
-    // A state that is not a valid header value is dropped: the trace goes on without it.
+    // A state that is not a valid header value is dropped: the trace continues without it.
     TraceContext::new(parent.clone(), Some(state)).or_else(|_| TraceContext::new(parent, None)).ok()
 }
 

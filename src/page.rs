@@ -7,7 +7,7 @@ use crate::Relay;
 impl Relay {
     /// Returns the page for operators about this relay, its outbox, and the keys and sagas in the
     /// same database: a tower service, which shows what is wrong and takes decisions. It has no
-    /// login: the service says who the operator of a request is.
+    /// login: the service names the operator of each request.
     ///
     /// ```no_run
     /// # #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -31,11 +31,11 @@ impl Relay {
     /// # Ok(()) }
     /// ```
     ///
-    /// The page lives on its own: it may be dropped before the relay, and answers after it. When
-    /// the relay stops, event streams end, so that a server can shut down.
+    /// The page is independent of the relay: it may be dropped first, and still answers after the
+    /// relay has ended. When the relay stops, event streams end, so that a server can shut down.
     ///
     /// # Errors
-    /// [`BuildPageError`] says what is wrong with the options.
+    /// [`BuildPageError`] describes the invalid option.
     pub fn page(&self, options: PageOptions) -> Result<RelayPage, BuildPageError> {
         Self::page_of([self], options)
     }

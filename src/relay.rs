@@ -21,7 +21,7 @@ use crate::RelayHealth;
 /// from the log.
 ///
 /// Any number of processes may run the same relay: one publishes, the others stand by. It opens two
-/// or three connections of its own, besides those of the pool.
+/// or three connections in addition to those of the pool.
 ///
 /// ```no_run
 /// # #[cfg(all(feature = "kafka", feature = "postgres"))]
@@ -80,7 +80,10 @@ pub enum BuildRelayError {
     #[error("the relay cannot read this database: {0}")]
     Database(#[source] LogError),
     /// Messages cannot be kept for this time.
-    #[error("messages cannot be kept for this time: {0}; choose a time within, or None to keep them forever")]
+    #[error(
+        "messages cannot be kept for this time: {0}; choose a time within this range, or None to keep \
+             them forever"
+    )]
     Keep(#[source] KeepOutOfBounds),
     /// A setting of the engine cannot be used.
     #[error("the settings cannot be used: {0}")]
@@ -172,11 +175,11 @@ impl RelayBuilder {
         self.kafka_with(brokers::kafka::Config::new(bootstrap_servers))
     }
 
-    /// Publishes to a Kafka cluster, in transactions where the settings say so.
+    /// Publishes to a Kafka cluster, in transactions if the settings request them.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -190,8 +193,8 @@ impl RelayBuilder {
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(self, config: &brokers::rabbitmq::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -201,8 +204,8 @@ impl RelayBuilder {
     /// Publishes to SQS.
     ///
     /// # Errors
-    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and what is
-    /// accepted.
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
     #[cfg(feature = "sqs")]
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
@@ -248,8 +251,8 @@ impl RelayBuilder {
         self
     }
 
-    /// Wakes the relay whenever this outbox commits, so that messages leave at once instead of at
-    /// the next poll (at most 50 ms later).
+    /// Wakes the relay whenever this outbox commits, so that messages are published at once instead
+    /// of at the next poll (at most 50 ms later).
     pub fn woken_by<DB: outbox::Dialect>(mut self, outbox: &Outbox<DB>) -> Self {
         self.hint = Some(outbox.wake_up().notify());
         self
@@ -258,7 +261,7 @@ impl RelayBuilder {
     /// Builds the relay. Connects to nothing yet.
     ///
     /// # Errors
-    /// [`BuildRelayError`] says what is missing or wrong.
+    /// [`BuildRelayError`] names what is missing or invalid.
     pub fn build(self) -> Result<Relay, BuildRelayError> {
         let name = RelayName::new(self.name.as_str()).map_err(BuildRelayError::Name)?;
         let source = self.source.unwrap_or_else(|| format!("/{}", self.name));

@@ -30,7 +30,7 @@ impl RelayHealth {
         Self(status)
     }
 
-    /// Returns the status at this moment.
+    /// Returns the current status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.0.borrow().clone()
@@ -44,7 +44,7 @@ impl RelayHealth {
     }
 
     /// Waits until the status has changed since the last call of this method, and returns the new
-    /// one; `None` once the relay is gone. Cancel-safe.
+    /// one; `None` once the relay has ended. Cancel-safe.
     pub async fn changed(&mut self) -> Option<Status> {
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())

@@ -8,7 +8,7 @@ use message::Source;
 use operate::{Broker, Database, PipelineConfig, Retention};
 use outbox_log::RelayName;
 
-/// Returns what the page knows of a relay, with the default settings of the engine.
+/// Returns the page's data about a relay, with the default settings of the engine.
 pub(crate) fn shown(
     name: &RelayName,
     source: &Source,

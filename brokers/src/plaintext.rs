@@ -5,7 +5,7 @@ use message::loopback::is_loopback;
 use crate::settings::InvalidSetting;
 
 /// Refuses an unencrypted connection to another machine. `setting` names the setting to change,
-/// `remedy` says how.
+/// `remedy` the change.
 ///
 /// # Errors
 /// [`InvalidSetting`] naming the host and `<section>.allow_plaintext`.

@@ -1,4 +1,4 @@
-//! Passwords, given in the configuration or in a file of their own.
+//! Passwords, given in the configuration or in a separate file.
 
 use std::path::{Path, PathBuf};
 

@@ -180,9 +180,9 @@ fn plain_text(value: &RawValue) -> Option<String> {
     }
 }
 
-/// Opens an envelope in binary or structured mode. The body is the event if the content type says
-/// so and no header carries an id. With an id in the headers, the payload merely happens to be an
-/// event.
+/// Opens an envelope in binary or structured mode. The body is the event if the content type
+/// declares it and no header has an id. With an id in the headers, the payload merely happens to be
+/// an event.
 ///
 /// # Errors
 /// [`Malformed`] with everything that arrived. Unread members become properties whose names begin

@@ -11,7 +11,7 @@ pub(crate) fn advice(because: &str, setting: &str) -> String {
     if says(&["resolve", "lookup", "name or service", "dns"]) {
         return format!("correct the host in {setting}, or the name service of this machine");
     }
-    format!("look at the broker, at {setting}, and at the network in between")
+    format!("check the broker, {setting}, and the network in between")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The saga of an order: reserve the item, charge, ship; or undo all of that.
 //!
-//! Three services take part, each with a database of its own: the shop, whose stock is beside the
-//! saga; a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in
-//! Rust (`shipping/shipping.py`).
+//! Three services take part, each with its own database: the shop, whose stock is beside the saga;
+//! a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in Rust
+//! (`shipping/shipping.py`).
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Event for ShipOrder {
     const TOPIC: &'static str = "ship";
     const KIND: &'static str = "order.ship";
 
-    /// Keeps a request ahead of the message that takes it back.
+    /// Keeps a request before the message that cancels it.
     fn key(&self) -> Option<String> {
         Some(format!("order-{}", self.order))
     }
@@ -73,7 +73,7 @@ enum Shipped {
 /// All that the saga needs besides its database.
 #[derive(Debug, Clone)]
 pub struct Services {
-    /// The bank, which takes money and gives it back.
+    /// The bank, which charges and refunds money.
     pub bank: Provider,
     /// The queue of requests to shipping.
     pub ship: String,

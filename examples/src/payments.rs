@@ -75,7 +75,7 @@ impl Payments {
                     }
                 }
             }
-            // An earlier delivery of this message got as far as this.
+            // An earlier delivery of this message got this far.
             Claimed::Replay(replay) if replay.ending == Ending::Failed => {
                 return Err(HandlerError::reject(String::from_utf8_lossy(&replay.outcome)));
             }

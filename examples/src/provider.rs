@@ -1,5 +1,5 @@
 //! A client of a payment provider that honours idempotency keys: `POST /charges` with the amount
-//! and the header `Idempotency-Key`; `POST /refunds` with the same key gives the money back.
+//! and the header `Idempotency-Key`; `POST /refunds` with the same key refunds the money.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 
 use crate::setting::Failure;
 
-/// How long to wait for an answer. A caller that waits without limit holds a key, or a saga, for as
-/// long.
+/// How long to wait for an answer. A caller that waits without limit holds a key, or a saga, just
+/// as long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A payment provider.

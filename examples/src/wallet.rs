@@ -77,11 +77,12 @@ impl Handler<Sqlite> for Credit {
 /// The name under which an instance of the service consumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// The name that all instances share. Correct: each instance knows what the others have
-    /// applied.
+    /// The name that all instances share. Correct: each instance knows the messages that the others
+    /// have applied.
     Service,
-    /// A name of its own. An easy mistake (a host name, a process id): each instance applies what
-    /// the others have already applied. It is here so that the tests can show that they find it.
+    /// Its own name. An easy mistake (a host name, a process id): each instance applies messages
+    /// that the others have already applied. It exists so that the tests can show that they find
+    /// it.
     Instance(u32),
 }
 

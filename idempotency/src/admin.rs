@@ -27,9 +27,9 @@ pub enum DecideError {
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Returns the keys whose lease has expired and that no caller has taken over, the oldest
-    /// expiry first. Keys whose lease ends more than a day ahead, which no lease lasts, come last:
-    /// the database's clock was ahead when it was given. If the holder is alive, its next
-    /// renewal corrects that. Cancel-safe.
+    /// expiry first. Keys whose lease ends more than a day ahead come last: no lease lasts that
+    /// long, so the database's clock was ahead when it was granted. If the holder is alive, its
+    /// next renewal corrects that. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
@@ -43,8 +43,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         .await
     }
 
-    /// Decides about a stuck key. Returns false when it is not stuck (any more), or, if `holder` is
-    /// given, when another holder has had it since. The audit stores who decided and why; the key
+    /// Decides about a stuck key. Returns false if it is not stuck (any longer), or, if `holder` is
+    /// given, if another holder has had it since. The audit stores who decided and why; the key
     /// stores who decided. On PostgreSQL the role must own the tables, or have the right to write
     /// `decided_by` and to insert into `idempotency_audit`.
     ///

@@ -103,7 +103,7 @@ impl<DB: KeyStore> Claim<DB> {
     /// the lease has expired, as when the claim is dropped.
     ///
     /// # Errors
-    /// [`CompleteError`] as for [`complete`](Self::complete); then the lease expires by itself.
+    /// [`CompleteError`] as for [`complete`](Self::complete); then the lease expires.
     pub async fn leave_unknown(self) -> Result<(), CompleteError> {
         tracing::info!(key = %self.id, holder = %self.holder, "the outcome of a request is unknown");
         if self.on_expired == OnExpired::TakeOver {

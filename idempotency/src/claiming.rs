@@ -26,7 +26,7 @@ use crate::{crash_points, telemetry};
 
 impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// Claims a key on lease: for effects outside this database. Cancel-safe: a claim whose caller
-    /// is gone when it is granted is released.
+    /// has been dropped when it is granted is released.
     ///
     /// # Errors
     /// [`ClaimError`]; the key is not claimed, or its claim ends with the lease.
@@ -40,10 +40,10 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let keys = self.clone();
         let (done, outcome) = oneshot::channel();
         tokio::spawn(async move {
-            // A caller that is gone receives nothing: it is dropped here, or in the channel.
+            // A dropped caller receives nothing: the claim is dropped here, or in the channel.
             drop(done.send(keys.claim_now(ask).await.map(Undelivered::new)));
         });
-        let gone = |error| StoreError::broken("finish, because the runtime was shut down", error);
+        let gone = |error| StoreError::broken("finish because the runtime was shut down", error);
         outcome.await.map_err(gone)?.map(Undelivered::deliver)
     }
 

@@ -33,8 +33,8 @@ pub(crate) enum Verdict {
         /// request has run.
         is_recorded: bool,
     },
-    /// The caller already has it, as this attempt: from an earlier claim of its own, whose answer
-    /// was lost.
+    /// The caller already has it, as this attempt, from its own earlier claim, whose answer was
+    /// lost.
     Held { attempt: u32 },
     /// Another transaction holds its lock.
     Busy,

@@ -58,7 +58,7 @@ pub enum CompleteError {
     },
     /// The holder was too late: the key already has an outcome, or an operator has decided about
     /// it. Nothing was changed.
-    #[error("the key has ended already, at {processed_at}; this holder's outcome is not stored")]
+    #[error("the key already ended at {processed_at}; this holder's outcome is not stored")]
     Ended {
         /// How the request ended.
         ending: Ending,
@@ -66,10 +66,10 @@ pub enum CompleteError {
         processed_at: OffsetDateTime,
     },
     /// The holder was too late: the key was released, or is no longer known. Nothing was changed.
-    #[error("the key is not held any more; this holder's outcome is not stored")]
+    #[error("the key is no longer held; this holder's outcome is not stored")]
     NotHeld,
     /// The database refused or was unavailable. It is unknown whether the outcome is stored; the
-    /// lease expires by itself.
+    /// lease will expire.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

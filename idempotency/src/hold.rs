@@ -58,8 +58,8 @@ pub(crate) async fn hold<DB: KeyStore>(
     }
 }
 
-/// Claims a key on lease, in a transaction of its own. Commits only a key whose time was accepted,
-/// so a try whose answer was lost need not be validated again.
+/// Claims a key on lease, in a separate transaction. Commits only a key whose time was accepted, so
+/// a try whose answer was lost does not have to be validated again.
 pub(crate) async fn lease<DB: KeyStore>(
     pool: &Pool<DB>,
     tables: &KeyTables<DB>,

@@ -47,7 +47,14 @@
 //! # Ok(()) }
 //! ```
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(
+    not(feature = "testing"),
+    allow(
+        unreachable_pub,
+        reason = "the feature makes more items public \
+                                                                       for tests"
+    )
+)]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");

@@ -45,8 +45,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let mut done = Maintained::default();
         loop {
             let expired = self.tables().report(self.pool(), BATCH);
-            let expired =
-                self.db().call(expired).await.map_err(StoreError::during("look for expired leases"))?;
+            let expired = self.db().call(expired).await.map_err(StoreError::during("find expired leases"))?;
             for key in &expired {
                 let id = &key.id;
                 let holder = key.holder;
@@ -54,11 +53,12 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
                 match key.on_expired {
                     OnExpired::Refuse => tracing::warn!(
                         key = %id, %holder, attempt,
-                        "the holder of an idempotency key is gone, and an operator has to decide: see relay keys list"
+                        "the holder of an idempotency key has disappeared, and an operator has to decide: \
+                         see `relay keys list`"
                     ),
                     OnExpired::TakeOver => tracing::info!(
                         key = %id, %holder, attempt,
-                        "the holder of an idempotency key is gone; the next request with it runs"
+                        "the holder of an idempotency key has disappeared; the next request with the key runs"
                     ),
                 }
                 telemetry::lease_expired(id.operation(), key.on_expired);
@@ -74,7 +74,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
                 .db()
                 .call(forgotten)
                 .await
-                .map_err(StoreError::during("forget expired idempotency keys"))?;
+                .map_err(StoreError::during("delete expired idempotency keys"))?;
             telemetry::forgotten(forgotten);
             done.forgotten += forgotten;
             if forgotten < u64::from(BATCH) {
@@ -91,7 +91,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let before = self.forgets_decisions_before();
         let forgetting = DB::forget_decisions(self.pool(), self.tables(), before, BATCH);
         if let Err(error) = self.db().call(forgetting).await {
-            tracing::debug!(%error, "old decisions about idempotency keys were not forgotten");
+            tracing::debug!(%error, "could not delete old decisions about idempotency keys");
         }
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn spawn<DB: KeyStore>(keys: Weak<Inner<DB>>, every: Duration) -> Abo
             tokio::time::sleep(jittered(every, rand::random())).await;
             let Some(keys) = keys.upgrade().map(IdempotencyKeys::of) else { return };
             if let Err(error) = keys.maintain().await {
-                tracing::warn!(%error, "idempotency keys could not be maintained; the next pass tries again");
+                tracing::warn!(%error, "maintenance of idempotency keys failed; the next pass tries again");
             }
         }
     }))

@@ -30,7 +30,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             let lines = Migrator::<DB>::new(Line::Idempotency).schema(schema.clone());
             lines.check(&mut connection).await.map_err(ClaimError::from)
         });
-        db.any(look).await.map_err(StoreError::during("look at its tables"))??;
+        db.any(look).await.map_err(StoreError::during("check its tables"))??;
         Ok(Self::of(Arc::new_cyclic(|keys| Inner {
             db,
             clock: SteadyClock::start(),

@@ -111,8 +111,8 @@ pub struct StuckKey {
     pub holder: Uuid,
     /// When its holder claimed it or last renewed the lease.
     pub claimed_at: OffsetDateTime,
-    /// When its lease expired. If that is more than a day ahead, which no lease lasts, the
-    /// database's clock was ahead when the lease was given.
+    /// When its lease expired. No lease lasts longer than a day: if this is further ahead, the
+    /// database's clock was ahead when the lease was granted.
     pub lease_until: OffsetDateTime,
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
     /// caller.

@@ -62,7 +62,7 @@ pub(crate) fn stuck_key<DB: Backend>(row: &Row<DB>) -> Result<StuckKey> {
 
 pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
     let action = text(row, "action")?;
-    let unknown = || unreadable(format!("{action:?} is no decision that this version knows"));
+    let unknown = || unreadable(format!("this version does not know the decision {action:?}"));
     Ok(Decision {
         at: row.get("at")?,
         actor: row.get("actor")?,

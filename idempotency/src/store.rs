@@ -87,7 +87,7 @@ pub trait KeyStore: outbox::Dialect {
     /// The rendered SQL.
     type KeyStatements: Send + Sync + 'static;
 
-    /// Whether sessions keep the plans of statements that look for rows.
+    /// Whether sessions keep the plans of statements that search for rows.
     const KEEPS_PLANS: bool;
 
     /// Whether a key that a transaction holds also has a lease.
@@ -100,7 +100,7 @@ pub trait KeyStore: outbox::Dialect {
     fn shared_key_statements(statements: &Self::KeyStatements) -> Shared;
 
     /// Begins a transaction that tries to lock a key until it ends, with a savepoint after the
-    /// lock. Every later statement sees what an earlier owner of the lock has committed.
+    /// lock. Every later statement sees the commits of earlier owners of the lock.
     fn begin_holding(
         pool: &Pool<Self>,
         tables: &KeyTables<Self>,
@@ -111,8 +111,8 @@ pub trait KeyStore: outbox::Dialect {
     /// [`own_transaction`](migrations::own_transaction).
     fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
-    /// Rolls back what was written since the transaction locked the key. Works in a transaction
-    /// that has failed.
+    /// Rolls back the writes since the transaction locked the key. Works in a transaction that has
+    /// failed.
     fn undo(connection: &mut Self::Connection) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns whether this very transaction may still hold its key. Returns true without a check
@@ -140,15 +140,15 @@ pub trait KeyStore: outbox::Dialect {
         signature: &Signature,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Runs a statement about stuck keys by itself, and returns its rows. It finds them by their
-    /// indexes.
+    /// Runs a statement about stuck keys in its own transaction, and returns its rows. It finds
+    /// them by their indexes.
     fn rows_of_stuck(
         pool: &Pool<Self>,
         query: Query<Self>,
     ) -> impl Future<Output = Result<Vec<Row<Self>>>> + Send;
 
-    /// Deletes decisions from before a moment, from the oldest `limit` ones. Returns the number
-    /// deleted.
+    /// Deletes decisions older than the given time among the oldest `limit` ones. Returns the
+    /// number deleted.
     fn forget_decisions(
         pool: &Pool<Self>,
         tables: &KeyTables<Self>,

@@ -116,7 +116,7 @@ async fn stuck_keys<DB: KeyStore>(
     DB::rows_of_stuck(pool, query).await?.iter().map(rows::stuck_key).collect()
 }
 
-/// Prepares a statement that looks for rows: see [`KEEPS_PLANS`](KeyStore::KEEPS_PLANS).
+/// Prepares a statement that searches for rows: see [`KEEPS_PLANS`](KeyStore::KEEPS_PLANS).
 pub(crate) fn of_existing<DB: KeyStore>(query: Query<DB>) -> Query<DB> {
     query.persistent(DB::KEEPS_PLANS)
 }
@@ -127,7 +127,7 @@ pub(crate) fn of_key<DB: KeyStore>(statement: &Statement, id: &KeyId) -> Query<D
     query.bind(id.key().as_str())
 }
 
-/// Begins a statement by which a request becomes the holder of its key.
+/// Begins a statement that makes a request the holder of its key.
 fn of_claim<DB: KeyStore>(statement: &Statement, ask: &Ask, is_lease: bool) -> Query<DB> {
     of_key(statement, &ask.id)
         .bind(&ask.asked.fingerprint.as_bytes()[..])

@@ -125,8 +125,8 @@ impl<DB: KeyStore> KeyTransaction<DB> {
                 return rolled_back(reason, Some(Box::new(error)));
             }
         }
-        // Behind the look at the key: in a transaction that has ended, a message would be stored by
-        // itself.
+        // After the check of the key: in a transaction that has ended, a message would be stored on
+        // its own.
         let Sealed { tx, wake } = match self.keys.db().any(self.tx.seal()).await {
             Ok(sealed) => sealed.map_err(unsealed)?,
             Err(error) => return rolled_back(UNSEALED, Some(Box::new(error))),
@@ -134,7 +134,8 @@ impl<DB: KeyStore> KeyTransaction<DB> {
         reached(crash_points::AFTER_OUTCOME);
         let committed = match self.keys.db().call(tx.commit()).await.map_err(classify_commit) {
             Err(CommitError::Unknown { source }) => {
-                tracing::warn!(error = %source, "the connection was lost during a commit; looking its key up");
+                tracing::warn!(error = %source, "the connection was lost during a commit; looking up its \
+                                                 key");
                 resolve(&self.keys, &self.ask, source).await
             }
             other => other,

@@ -30,7 +30,7 @@ pub struct Candidate<'a> {
 /// The candidates that are sent to the database: the first of each key.
 struct Plan<'a> {
     rows: Vec<NewRow<'a>>,
-    /// For each candidate: the index of its row, and whether the row was made from this candidate.
+    /// For each candidate: the index of its row, and whether this candidate inserted the row.
     places: Vec<Result<(usize, bool), Refusal>>,
 }
 

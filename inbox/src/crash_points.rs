@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | [`AFTER_ADMIT`] | written | not written | unsettled |
 //! | [`AFTER_EFFECT`] | written | written | unsettled |
-//! | [`AFTER_COMMIT`] | there for good | there for good | unsettled |
+//! | [`AFTER_COMMIT`] | committed | committed | unsettled |
 //! | [`AFTER_SETTLE`] | there for good | there for good | settled |
 
 /// A message is admitted, in a transaction that is open.

@@ -19,7 +19,7 @@ pub(crate) const DAYS_AHEAD_MAX: u32 = 360;
 pub struct Day(Date);
 
 impl Day {
-    /// Returns the day of a moment.
+    /// Returns the day of a time.
     #[must_use]
     pub fn of(at: OffsetDateTime) -> Self {
         Self(at.to_offset(time::UtcOffset::UTC).date())
@@ -37,7 +37,7 @@ impl Day {
         self.0
     }
 
-    /// Returns the first moment of the day.
+    /// Returns the beginning of the day.
     #[must_use]
     pub fn start(self) -> OffsetDateTime {
         OffsetDateTime::new_utc(self.0, Time::MIDNIGHT)
@@ -89,7 +89,7 @@ impl fmt::Display for Day {
     }
 }
 
-/// Returns the smallest id of a moment. For moments outside the range of ids, returns the smallest
+/// Returns the smallest id with this time. For times outside the range of ids, returns the smallest
 /// or the largest UUID.
 #[must_use]
 pub(crate) fn floor(at: OffsetDateTime) -> Uuid {
@@ -97,7 +97,7 @@ pub(crate) fn floor(at: OffsetDateTime) -> Uuid {
     MessageId::floor(at).unwrap_or(limit)
 }
 
-/// Moves `at` back, but not before the first moment that an id can carry.
+/// Moves `at` back, but not before the first time that an id can contain.
 #[must_use]
 pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
     time::Duration::try_from(by)

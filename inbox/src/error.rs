@@ -49,7 +49,7 @@ pub enum OpenError {
         process: time::OffsetDateTime,
     },
     /// `chunked_bytes_max` is larger than any message that can be split into chunks.
-    #[error("chunked_bytes_max is {bytes_max}; choose at most {}", message::CHUNKED_BYTES_MAX)]
+    #[error("chunked_bytes_max is {bytes_max}; the maximum is {}", message::CHUNKED_BYTES_MAX)]
     ChunksTooLarge {
         /// The value given.
         bytes_max: usize,
@@ -73,8 +73,8 @@ pub enum OpenError {
         #[source]
         source: StoreError,
     },
-    /// A day that was made is no partition any more. Made again, it would not know what took effect
-    /// on it.
+    /// A day that was created is no longer a partition. If created again, it would not know what
+    /// took effect on it.
     #[error(
         "the day {day} of the inbox is gone: its partition was dropped, detached or moved to another schema, and its \
          messages could take effect again; attach it again, or run SELECT inbox_expire_days('{}'), which refuses its \
@@ -118,9 +118,9 @@ pub enum AdmitError {
     /// The message is refused, before any effect: dead-letter it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// All chunks of the message are there but do not make what each of them promised. Dead-letter
-    /// the whole with [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets
-    /// the chunks.
+    /// All chunks of the message have arrived, but together they differ from what each of them
+    /// promised. Dead-letter the whole with
+    /// [`Inbox::dead_letter_whole`](crate::Inbox::dead_letter_whole), which forgets the chunks.
     #[error(
         "all chunks of message {} have arrived, but together they have the fingerprint {found} instead of \
          {promised}: one is damaged or belongs to another message; publish the message again from its outbox",
@@ -186,7 +186,7 @@ pub enum CommitError {
     /// and the inbox knows whether it took effect.
     #[error("the outcome of the commit is unknown: no answer arrived")]
     Unknown {
-        /// The error that came instead of an answer.
+        /// The error that was received instead of an answer.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
@@ -212,8 +212,7 @@ impl CommitError {
     }
 }
 
-/// Returns whether the cause of a rollback says nothing about the work: an outage, or a lost
-/// conflict.
+/// Returns whether the cause of a rollback is unrelated to the work: an outage, or a lost conflict.
 fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
     if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
         return SqlErrorKind::of(error) != SqlErrorKind::Refused;
@@ -254,9 +253,7 @@ pub enum RedriveError {
         id: DeadLetterId,
     },
     /// The dead letter belongs to another consumer.
-    #[error(
-        "dead letter {id} belongs to consumer {owner}, not to {asked}; redrive it with the handler of {owner}"
-    )]
+    #[error("dead letter {id} belongs to consumer {owner}, not to {asked}; requeue it for {owner}")]
     OtherConsumer {
         /// The dead letter.
         id: DeadLetterId,
@@ -279,7 +276,8 @@ pub enum RedriveError {
     /// An earlier dead letter of its key is open and goes first. A held message is redriven
     /// automatically after that.
     #[error(
-        "dead letter {id} is held behind dead letter {behind} of the same key; redrive or discard that one first"
+        "dead letter {id} is held behind dead letter {behind} of the same key; requeue or discard that one \
+         first"
     )]
     Held {
         /// The dead letter.
@@ -290,13 +288,13 @@ pub enum RedriveError {
     /// A redrive of the dead letter, or a handler of its message, is running, and its transaction
     /// locks it. Nothing was decided.
     #[error(
-        "dead letter {id} is being redriven, or its message is being handled: look again once that has ended"
+        "dead letter {id} is being redriven, or its message is being handled: try again when that has ended"
     )]
     InHand {
         /// The dead letter.
         id: DeadLetterId,
     },
-    /// It is not as it was when an operator chose it, so what chose it may not hold anymore.
+    /// It has changed since an operator chose it, so the filter may no longer match.
     #[error(
         "dead letter {id} has changed since it was chosen: its reason is {reason} now, after delivery \
          number {deliveries}"
@@ -312,8 +310,8 @@ pub enum RedriveError {
     /// Another dead letter has stopped every copy of this message. It decides whether the message
     /// takes effect; once it has, this one can be closed.
     #[error(
-        "dead letter {id} is a copy of dead letter {other}, which stopped the message; redrive that one if it is open, \
-         and discard this one otherwise"
+        "dead letter {id} is a copy of dead letter {other}, which stopped the message; requeue that one if \
+         it is open; otherwise discard this one"
     )]
     StoppedBy {
         /// The dead letter.

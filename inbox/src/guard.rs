@@ -25,7 +25,7 @@ use crate::telemetry;
 
 /// The outcome of admitting a message that was not refused.
 #[derive(Debug)]
-#[must_use = "handle a fresh message, and skip a duplicate"]
+#[must_use = "handle a new message, and skip a duplicate"]
 pub enum Admission<DB: Dialect> {
     /// It has not taken effect: handle it in this transaction.
     Fresh(Guard<DB>),
@@ -263,8 +263,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Proves that a message took effect, became a dead letter, or is a stored chunk. Reads its
-    /// committed inbox row over another connection, for callers who committed a transaction of
-    /// their own. Also resolves a commit whose outcome is unknown. Cancel-safe.
+    /// committed inbox row over another connection, for callers that committed their own
+    /// transaction. Also resolves a commit whose outcome is unknown. Cancel-safe.
     ///
     /// # Errors
     /// [`ConfirmError::NotCommitted`] when there is no such row (yet); the others as documented

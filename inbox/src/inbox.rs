@@ -57,24 +57,26 @@ impl<DB: Dialect> Inbox<DB> {
     pub async fn open(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
         let limit = inbox.options().call_timeout;
-        within(limit, "begin the inbox's memory", Box::pin(inbox.begin_memory())).await?;
+        within(limit, "store when the inbox's memory begins", Box::pin(inbox.begin_memory())).await?;
         within(MAINTENANCE_MAX, "create days", Box::pin(inbox.ensure_days())).await?;
         Ok(inbox)
     }
 
-    /// Stores from when it remembers ids, unless that is stored, and reads what is there.
+    /// Stores the time from which it remembers ids, unless one is stored, and reads the stored
+    /// values.
     async fn begin_memory(&self) -> Result<(), StoreError> {
         if self.memory().reading.retained_from.is_none() {
             let mut connection = self.acquire("give a connection").await?;
-            // A clock that is ahead would begin it too late for good; too early harms nothing.
+            // With a clock that is ahead, it would begin too late permanently; beginning too early
+            // is harmless.
             DB::begin_memory(&mut connection, self.tables(), self.settled_window().keep_from())
                 .await
-                .map_err(StoreError::during("store from when it remembers ids"))?;
+                .map_err(StoreError::during("store the time from which it remembers ids"))?;
         }
         self.refresh().await
     }
 
-    /// Opens an inbox for operators: checks the schema and reads what is there. Unlike
+    /// Opens an inbox for operators: checks the schema and reads the stored values. Unlike
     /// [`open`](Self::open), neither decides where its memory begins nor creates days, because that
     /// depends on the options of its consumers.
     ///
@@ -83,7 +85,8 @@ impl<DB: Dialect> Inbox<DB> {
     #[doc(hidden)]
     pub async fn open_for_operators(pool: Pool<DB>, options: InboxOptions) -> Result<Self, OpenError> {
         let inbox = Self::open_as_it_is(pool, options).await?;
-        within(inbox.options().call_timeout, "read the days", Box::pin(inbox.read_partitions())).await?;
+        within(inbox.options().call_timeout, "read its partitions", Box::pin(inbox.read_partitions()))
+            .await?;
         Ok(inbox)
     }
 
@@ -156,8 +159,8 @@ impl<DB: Dialect> Inbox<DB> {
         Window { now, retention, skew_max, retained_from }
     }
 
-    /// Returns the window for forgetting something for good. It has passed only what is old enough
-    /// by the database's clock and by this process's clock, which ignores forward jumps for a day.
+    /// Returns the window for permanent deletion. It has passed only records that are old enough by
+    /// the database's clock and by this process's clock, which ignores forward jumps for a day.
     pub(crate) fn settled_window(&self) -> Window {
         let steady = self.inner.steady.now();
         #[cfg(feature = "testing")]

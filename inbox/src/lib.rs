@@ -38,7 +38,7 @@
 //! # drop(proofs); Ok(()) }
 //! ```
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");

@@ -59,12 +59,12 @@ pub struct InboxOptions {
     /// How long the chunks of a message wait for the missing ones: 1 minute to 366 days, 24 hours
     /// by default. After that, the next maintenance dead-letters the message as incomplete. Choose
     /// more than the longest outage of a relay or of the consumer, because a message may be half
-    /// sent or half received when the outage begins. A consumer does this for its own messages;
-    /// those of another one it leaves for `retention`, if that is longer.
+    /// sent or half received when the outage begins. A consumer does this for its own messages; it
+    /// leaves those of another consumer for `retention`, if that is longer.
     pub incomplete_retention: Duration,
     /// Maximum payload that is assembled from chunks, in bytes: 64 MiB by default, at most
     /// [`CHUNKED_BYTES_MAX`]. It is held in memory while its handler runs. Leave room for three
-    /// times as much: a message that fails is given up after some attempts, but not one whose
+    /// times as much: a message that fails is dead-lettered after some attempts, but not one whose
     /// assembly already ends the process.
     pub chunked_bytes_max: usize,
     /// How long a consumer waits for an answer from the database: 1 s to 1 h, 120 s by default.
@@ -80,8 +80,8 @@ pub struct InboxOptions {
     /// replication.
     pub days_ahead: u32,
     /// The PostgreSQL schema of the tables; `None` uses the `search_path`. Set it when the pool's
-    /// `after_connect` sets the `search_path`: a missing day is created over a connection of its
-    /// own, without that hook. SQLite has no schemas.
+    /// `after_connect` sets the `search_path`: a missing day is created over a separate connection,
+    /// without that hook. SQLite has no schemas.
     pub schema: Option<Identifier>,
 }
 

@@ -53,7 +53,7 @@ pub enum Refusal {
     /// The id is older than the inbox remembers, so it is unknown whether it took effect.
     #[error(
         "message {id} was generated at {generated_at}, but the inbox remembers only ids from \
-         {oldest_accepted_at} on, so it is unknown whether this message took effect; find out, then redrive \
+         {oldest_accepted_at} on, so it is unknown whether this message took effect; find out, then requeue \
          it with late messages accepted, or discard it"
     )]
     TooOld {
@@ -67,8 +67,8 @@ pub enum Refusal {
     /// The id's time is further ahead of the database's clock than the allowed skew. Such an id
     /// could outlive its record.
     #[error(
-        "message {id} was generated at {generated_at}, but the newest accepted time is {newest_accepted_at}: \
-         correct the producer's clock, and redrive the message when its time has come"
+        "message {id} was generated at {generated_at}, but the newest accepted time is \
+         {newest_accepted_at}: correct the producer's clock, and requeue the message when its time has come"
     )]
     FromTheFuture {
         /// The id.

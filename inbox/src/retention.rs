@@ -22,13 +22,13 @@ use crate::telemetry;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Maintained {
-    /// Days that can hold rows now and could not before (PostgreSQL).
+    /// Days whose partitions were created in this run (PostgreSQL).
     pub created: u64,
     /// Days (PostgreSQL) or rows (SQLite) that were forgotten.
     pub expired: u64,
     /// Failures of messages that were never delivered again.
     pub attempts_purged: u64,
-    /// Closed dead letters that outlived their retention.
+    /// Deleted closed dead letters whose retention had ended.
     pub dead_letters_purged: u64,
     /// Decisions of operators that outlived their retention.
     pub decisions_purged: u64,
@@ -75,7 +75,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.maintain_for(None).await
     }
 
-    /// Does the same for a consumer, which leaves young incomplete messages of others alone.
+    /// Does the same for a consumer, which ignores recent incomplete messages of others.
     pub(crate) async fn maintain_for(
         &self,
         consumer: Option<&ConsumerName>,
@@ -124,7 +124,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(expired)
     }
 
-    /// Returns whether there are days left that were emptied but could not be dropped at the time.
+    /// Returns whether days remain that were emptied but could not be dropped then.
     async fn has_days_before(&self, retained_from: OffsetDateTime) -> Result<bool, OpenError> {
         let first = Day::of(OffsetDateTime::UNIX_EPOCH);
         let last = Day::of(retained_from - time::Duration::DAY);
@@ -251,7 +251,7 @@ impl<DB: Dialect> Inbox<DB> {
         let created = DB::create_days(connection, self.tables(), missing).await.map_err(|source| {
             match source.lost_day() {
                 Some(day) => OpenError::DayLost { day, source },
-                // Only an error that does not pass by itself needs another role.
+                // Only a permanent error needs another role.
                 None if source.is_transient() => OpenError::Store(source),
                 None => OpenError::DaysMissing { first: missing.first, last: missing.last, source },
             }

@@ -155,7 +155,7 @@ pub(crate) fn decision<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
         dead_letter: DeadLetterId(row.get("dead_letter")?),
         consumer: row.get("consumer")?,
         action: Action::from_word(&action).ok_or_else(|| {
-            unreadable("a decision about a dead letter is of a kind that this build does not know")
+            unreadable("this build does not know the kind of a decision about a dead letter")
         })?,
         accept_late: row.get("accept_late")?,
         outcome: row.get("outcome")?,
@@ -198,7 +198,7 @@ pub(crate) fn letter_decision<DB: Backend>(head: &Row<DB>, now: &[Row<DB>]) -> R
             selection: head.get("selection")?,
         },
         action: Action::from_word(&action).ok_or_else(|| {
-            unreadable("a decision about a dead letter is of a kind that this build does not know")
+            unreadable("this build does not know the kind of a decision about a dead letter")
         })?,
         count: head.get("letters")?,
         first: head.get("first")?,
@@ -221,8 +221,7 @@ pub(crate) fn letter_decision<DB: Backend>(head: &Row<DB>, now: &[Row<DB>]) -> R
 
 fn reason<DB: Backend>(row: &Row<DB>) -> Result<Reason> {
     let word: String = row.get("reason")?;
-    Reason::from_word(&word)
-        .ok_or_else(|| unreadable("a dead letter has a reason that this build does not know"))
+    Reason::from_word(&word).ok_or_else(|| unreadable("this build does not know the reason of a dead letter"))
 }
 
 /// Reads the key of a dead letter that has one.

@@ -1,4 +1,4 @@
-//! The error of a database that could not do what it was asked.
+//! The error of a failed database operation.
 
 use std::error::Error;
 
@@ -11,7 +11,7 @@ use crate::day::Day;
 /// SQLSTATE of a lock wait that reached its timeout.
 pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// SQLSTATE with which a day that was made before is not made again.
+/// SQLSTATE of the refusal to create a day again.
 const DAY_IS_GONE: &str = "55000";
 
 /// The database could not do something that the inbox or idempotency keys need. Nothing took
@@ -61,7 +61,8 @@ impl StoreError {
         error.and_then(DatabaseError::code).is_some_and(|code| code == LOCK_NOT_AVAILABLE)
     }
 
-    /// Returns the day that was made once and is gone, if that is why a day was not made.
+    /// Returns the day that existed before and has disappeared, if that is why a day was not
+    /// created.
     pub(crate) fn lost_day(&self) -> Option<Day> {
         let error = self.source.downcast_ref().and_then(sqlx::Error::as_database_error)?;
         let part = error.table().filter(|_| error.code().is_some_and(|code| code == DAY_IS_GONE))?;

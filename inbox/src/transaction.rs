@@ -29,12 +29,12 @@ const GONE: &str = "its inbox rows are missing: it was rolled back, completely o
 /// [`OutboxTransaction`], for the effects: rows, and messages if the inbox [has an
 /// outbox](Inbox::with_outbox). When dropped without [`commit`](Self::commit), it rolls back.
 ///
-/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows are
-/// there in the very transaction that commits. That check is necessary: with sqlx, `commit()` after
-/// a swallowed statement error returns `Ok` although PostgreSQL rolled everything back. It also
-/// refuses after an enqueue that failed, even if its error was swallowed. Await every
-/// `begin()` (a savepoint) in it. A `begin()` that is refused, or dropped before its answer, ends
-/// the whole transaction, and later writes commit separately.
+/// Only its `commit` makes the proofs that settle deliveries, and only if its own inbox rows exist
+/// in the committing transaction. That check is necessary: with sqlx, `commit()` after a swallowed
+/// statement error returns `Ok` although PostgreSQL rolled everything back. It also refuses after
+/// an enqueue that failed, even if its error was swallowed. Await every `begin()` (a savepoint) in
+/// it. A `begin()` that is refused, or dropped before its answer, ends the whole transaction, and
+/// later writes commit separately.
 #[derive(Debug)]
 #[must_use = "dropping it rolls it back"]
 pub struct InboxTransaction<DB: Dialect> {
@@ -44,7 +44,7 @@ pub struct InboxTransaction<DB: Dialect> {
     /// Messages that were assembled and must be admitted, because their chunks are deleted with the
     /// commit.
     wholes: Vec<(ConsumerName, Tenant, MessageId)>,
-    /// Whether it has a mark of its own.
+    /// Whether it has its own mark.
     is_marked: bool,
 }
 
@@ -279,7 +279,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         self.forget_whole(consumer, tenant, message.id);
         let evidence = match admission {
             Admission::Fresh(_) => Evidence::Row { consumer: consumer.clone(), tenant: tenant.clone() },
-            // If the row is this transaction's own, it was noted when it was inserted.
+            // If the row is this transaction's own, it was recorded when it was inserted.
             Admission::Duplicate(_) => Evidence::None,
         };
         self.admitted.push(Admitted { subject: message.id.as_uuid(), evidence });
@@ -301,8 +301,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
         }
     }
 
-    /// Refuses to continue after the transaction has ended: later writes would commit by
-    /// themselves.
+    /// Refuses to continue after the transaction has ended: later writes would commit on their own.
     async fn check_open(&mut self) -> Result<(), StoreError> {
         let what = "continue a transaction";
         if DB::is_open(&mut self.tx).await.map_err(StoreError::during(what))? {
@@ -339,7 +338,7 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// together with them: in a transaction that has ended it would be stored alone.
     pub(crate) async fn check_rows(&mut self) -> Result<(), StoreError> {
         self.check_open().await?;
-        let what = "look for the inbox rows of a transaction";
+        let what = "find the inbox rows of a transaction";
         let rows = rows_of(&self.admitted);
         let has_rows = DB::has_marked(&mut self.tx, self.inbox.tables(), &rows).await;
         let has_rows = has_rows.map_err(StoreError::during(what))?;

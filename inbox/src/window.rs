@@ -1,4 +1,4 @@
-//! The ids that are accepted at a moment. Pure: no clock, no database.
+//! The ids that are accepted at a given time. Pure: no clock, no database.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 /// first.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(3_600);
 
-/// The ids that the inbox accepts at one moment of the database's clock.
+/// The ids that the inbox accepts at one time of the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The database's time.

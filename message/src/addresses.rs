@@ -1,8 +1,8 @@
 //! Connects to a host that has several addresses.
 //!
 //! An address that drops packets keeps a connect waiting for minutes, longer than any limit here,
-//! and the addresses behind it would never be tried. So the next address is tried a moment later,
-//! beside the first one (RFC 8305).
+//! and the addresses after it would never be tried. So the next address is tried shortly
+//! afterwards, in parallel with the first one (RFC 8305).
 
 use std::fmt::Write as _;
 use std::io;
@@ -17,7 +17,7 @@ const NEXT_AFTER: Duration = Duration::from_millis(250);
 /// Returns the addresses of a host, in the order in which the name service returns them.
 ///
 /// # Errors
-/// The name service's. Cancel-safe.
+/// The error of the name resolution. Cancel-safe.
 pub async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     for address in tokio::net::lookup_host((host, port)).await? {
@@ -29,8 +29,7 @@ pub async fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> 
 }
 
 /// Connects to the first address that answers. The next one is tried as soon as one fails, and 250
-/// ms after one was tried without an answer; attempts go on beside each other. Has no time limit of
-/// its own.
+/// ms after one was tried without an answer; attempts run in parallel. Has no time limit.
 ///
 /// # Errors
 /// The last address's, once all have failed. Cancel-safe if `connect` is.

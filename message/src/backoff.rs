@@ -44,7 +44,7 @@ impl Default for Backoff {
 }
 
 /// Returns a pause between three quarters and five quarters of `span`; `random` lies in 0..1. It
-/// keeps processes that started together from staying in step.
+/// spreads out processes that started together.
 #[must_use]
 pub fn jittered(span: Duration, random: f64) -> Duration {
     part(span, 0.75 + 0.5 * random)

@@ -73,7 +73,7 @@ pub fn format_unix_ms(at_ms: i64) -> String {
     at.map(format_time).filter(|text| !text.is_empty()).unwrap_or_else(|| at_ms.to_string())
 }
 
-/// Returns the same moment in UTC; `None` outside the years 0 to 9999, the range of RFC 3339.
+/// Returns the same time in UTC; `None` outside the years 0 to 9999, the range of RFC 3339.
 fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
     at.checked_to_offset(time::UtcOffset::UTC).filter(|at| (0..=9999).contains(&at.year()))
 }

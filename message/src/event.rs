@@ -1,6 +1,6 @@
 //! Events: payloads of a type that knows its topic and kind.
 
-/// A payload with a type of its own, so that producers and consumers share one definition.
+/// A payload with its own type, so that producers and consumers share one definition.
 ///
 /// A producer enqueues a value that also implements `serde::Serialize`, as JSON; a consumer
 /// registers a handler for a type that also implements `serde::de::DeserializeOwned`. Topic and
@@ -30,8 +30,8 @@ pub trait Event {
     /// The kind of event, the CloudEvents `type`. A consumer selects the handler by it.
     const KIND: &'static str;
 
-    /// Returns the ordering key: events of one key leave, and take effect, in causal order. `None`,
-    /// the default, asks for no order.
+    /// Returns the ordering key: events of one key are published, and take effect, in causal order.
+    /// `None`, the default, means no order.
     fn key(&self) -> Option<String> {
         None
     }

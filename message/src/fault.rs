@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The party at fault for a failure. A new class would be a new major version: every place that
-/// decides by it has to decide about the new one, and the compiler names these places.
+/// The party at fault for a failure. A new class requires a new major version: all code that
+/// matches on it must handle the new one, and the compiler names these places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The broker or the network: wait and send again, without limit; never counts as an attempt. A
@@ -18,7 +18,7 @@ pub enum Fault {
     Operator,
 }
 
-/// The reach of a failure. As with [`Fault`], a new one would be a new major version.
+/// The reach of a failure. As with [`Fault`], a new one requires a new major version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FaultScope {
     /// Only the message it was reported for.

@@ -40,7 +40,8 @@ pub enum InvalidId {
     },
     /// A UUID whose version field is 7, but whose variant is not that of RFC 9562.
     #[error(
-        "message id {value} has the version field 7, but is of another variant; send a UUID of RFC 9562, whose fourth group begins with 8, 9, a or b"
+        "message id {value} has version 7, but a different variant; send a UUID of RFC 9562, whose fourth \
+         group begins with 8, 9, a or b"
     )]
     WrongVariant {
         /// The UUID.
@@ -105,13 +106,13 @@ impl MessageId {
         Ok(Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()))
     }
 
-    /// Returns the time at which the id was made, to the millisecond.
+    /// Returns the time at which the id was generated, to the millisecond.
     #[must_use]
     pub fn generated_at(self) -> OffsetDateTime {
         OffsetDateTime::UNIX_EPOCH + Duration::from_millis(self.millis())
     }
 
-    /// Returns the time at which the id was made, in milliseconds since 1970.
+    /// Returns the time at which the id was generated, in milliseconds since 1970.
     #[must_use]
     pub fn millis(self) -> u64 {
         // The first 48 bits (RFC 9562 section 5.7).

@@ -20,7 +20,7 @@ const ENVELOPE_BYTES: usize = 512;
 /// and in memory, in bytes.
 const HEADER_BYTES: usize = 24;
 
-/// Room for the attributes of a chunk, in bytes, rounded up.
+/// Bytes reserved for the attributes of a chunk, rounded up.
 pub(crate) const CHUNK_BYTES: usize = 256;
 
 /// A message on its way from a producer's transaction to a consumer's.
@@ -48,7 +48,7 @@ pub struct Message {
     pub trace: Option<TraceContext>,
     /// The payload, opaque to the toolkit.
     pub payload: Bytes,
-    /// Its place in a larger message; `None` for a whole message.
+    /// Its position in a larger message; `None` for a whole message.
     pub chunk: Option<Box<Chunk>>,
 }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-/// The proof that everything a delivery asked for is committed: its effect, or its dead letter.
+/// The proof that the result of a delivery is committed: its effect, or its dead letter.
 /// Acknowledging requires it, so no consumer can acknowledge before the commit.
 ///
 /// The inbox makes it once a guard's transaction has committed. It names one delivery, and settling

@@ -125,8 +125,8 @@ pub trait Connector: Send + Sync + 'static {
     /// behind.
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
 
-    /// Returns the last error of the open session's client, if that is recent. It explains why
-    /// confirmations do not come, when no receipt says so. Never contains a secret.
+    /// Returns the last error of the open session's client, if that is recent. It explains missing
+    /// confirmations when no receipt does. Never contains a secret.
     fn last_error(&self) -> Option<String> {
         None
     }
@@ -170,9 +170,9 @@ pub struct PublishError {
 }
 
 impl PublishError {
-    /// Makes an error. Its reason is in lower case, names the value and the limit, says what to do,
-    /// and holds no secret and no payload. The remedy follows a semicolon at its end, and names no
-    /// server, user or file.
+    /// Makes an error. Its reason is in lower case, names the value and the limit, states the
+    /// remedy, and contains no secret and no payload. The remedy follows a semicolon at its end,
+    /// and names no server, user or file.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
         Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
@@ -192,14 +192,14 @@ impl PublishError {
     }
 
     /// Makes an error for a topic that is missing or forbidden. The topic stops until an operator
-    /// has repaired it; other topics go on.
+    /// has repaired it; other topics continue.
     #[must_use]
     pub fn topic_unavailable(reason: impl Into<String>) -> Self {
         Self::new(Fault::Operator, FaultScope::Topic, reason)
     }
 
     /// Makes an error for a topic that accepts no messages for now (queue full, no leader). The
-    /// topic pauses; other topics go on.
+    /// topic pauses; other topics continue.
     #[must_use]
     pub fn topic_busy(reason: impl Into<String>) -> Self {
         Self::new(Fault::Broker, FaultScope::Topic, reason)
@@ -212,8 +212,8 @@ impl PublishError {
         self
     }
 
-    /// Marks the failure as contained: a pipelined session goes on after it. No message of its key
-    /// succeeds before this message is submitted again. Once another message of the key was
+    /// Marks the failure as contained: a pipelined session continues after it. No message of its
+    /// key succeeds before this message is submitted again. Once another message of the key was
     /// reported as lost, no message of the key succeeds at all.
     #[must_use]
     pub fn contained(mut self) -> Self {
@@ -236,7 +236,7 @@ impl PublishError {
         self.is_final
     }
 
-    /// Whether a pipelined session goes on; see [`contained`](PublishError::contained).
+    /// Whether a pipelined session continues; see [`contained`](PublishError::contained).
     #[must_use]
     pub fn is_contained(&self) -> bool {
         self.is_contained

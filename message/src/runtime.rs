@@ -24,7 +24,7 @@ pub trait Simulated: Send + Sync + 'static {
     fn uniform(&self) -> f64;
 
     /// Returns whether a task of the process may proceed. It is called before every poll of a task.
-    /// While it is pending, the task stands still wherever it is; it is called again after a
+    /// While it is pending, the task is suspended at its current point; it is called again after a
     /// wake-up.
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<()>;
 }

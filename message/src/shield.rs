@@ -7,14 +7,14 @@ use tokio::runtime::Handle;
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs a future to its end, even when its caller goes away. As long as the caller waits, it runs
-/// in the caller's task; once dropped, it goes on in a task of its own. So a transaction whose
-/// caller was cancelled by a timeout still commits or rolls back, and a caller that waits pays for
-/// no extra task.
+/// Runs a future to its end, even if its caller is dropped. As long as the caller waits, it runs in
+/// the caller's task; once dropped, it continues in a separate task. So a transaction whose caller
+/// was cancelled by a timeout still commits or rolls back, and a caller that waits pays for no
+/// extra task.
 ///
 /// It makes no progress while its caller neither polls nor drops it. Dropped outside a tokio
 /// runtime, or while the runtime shuts down, it stops where it is. A panic of the future reaches
-/// the caller, or only its own task once the caller is gone.
+/// the caller, or only its own task once the caller was dropped.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

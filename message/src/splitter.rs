@@ -17,7 +17,7 @@ const ENVELOPE_SHARE: usize = 2;
 /// The encoding of payloads at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadEncoding {
-    /// The bytes as they are.
+    /// The raw bytes.
     Raw,
     /// Base64 inside a JSON text (SQS): four bytes for three. The envelope counts fourfold, because
     /// its texts are repeated and escaped.
@@ -61,7 +61,7 @@ impl Splitter {
         chunks.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Checks whether the message can leave, whole or in chunks.
+    /// Checks whether the message can be published, whole or in chunks.
     ///
     /// # Errors
     /// [`Oversize`] as for [`split`](Self::split).

@@ -1,4 +1,4 @@
-//! The second clock that must agree before something is forgotten for good.
+//! The second clock that must agree before a record is deleted for good.
 //!
 //! A database's clock that jumps ahead once (a machine restored from an image, a wrong time server,
 //! a promoted standby) makes everything look old. Records deleted by that reading alone are still
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 /// How far the time of day may run ahead of the monotonic clock between two readings. It allows for
-/// corrections by a time server, and for a machine that slept for a moment.
+/// corrections by a time server, and for a machine that was briefly suspended.
 const TOLERANCE: Duration = Duration::from_secs(60);
 /// How long a jump ahead must last before it is accepted.
 const BELIEVED_AFTER: Duration = Duration::from_hours(24);

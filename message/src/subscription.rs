@@ -29,7 +29,7 @@ pub struct Delivery {
     pub token: DeliveryToken,
     /// The message, or the reason why the bytes are not one.
     pub message: Result<Message, Malformed>,
-    /// Whether the broker says that it delivered this before.
+    /// Whether the broker reports that it delivered this before.
     pub redelivered: bool,
     /// The origin, for logs and dead letters: `orders[3]@1234`, `queue billing #17`.
     pub origin: String,
@@ -292,8 +292,8 @@ pub trait Subscription: Send {
     }
 
     /// Returns how many messages wait for this consumer, by topic or queue, as last reported by the
-    /// broker; empty where it does not report. Answers from memory: adapters ask the broker at a
-    /// low rate of their own.
+    /// broker; empty where it does not report. Answers from memory: adapters query the broker at
+    /// their own low rate.
     fn lag(&self) -> Vec<Lag> {
         Vec::new()
     }
@@ -302,12 +302,12 @@ pub trait Subscription: Send {
     /// delivered to this session again. For a consumer that finishes its current work and then
     /// closes. Does nothing where each call asks for its own deliveries.
     ///
-    /// RabbitMQ hands back what is released only when the session ends. A standby that got it
-    /// earlier could also get later messages of a key first.
+    /// RabbitMQ hands back released messages only when the session ends. A standby that got them
+    /// earlier could get later messages of a key first.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be reached; everything else can go on. Not
-    /// cancel-safe. Do not call [`receive`](Self::receive) afterwards.
+    /// [`SubscriptionError`] when the broker could not be reached; everything else can continue.
+    /// Not cancel-safe. Do not call [`receive`](Self::receive) afterwards.
     async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
         Ok(())
     }
@@ -315,7 +315,7 @@ pub trait Subscription: Send {
     /// Leaves the group and ends the session; unsettled deliveries are delivered again.
     ///
     /// # Errors
-    /// [`SubscriptionError`] when the broker could not be informed; it then notices by itself.
+    /// [`SubscriptionError`] when the broker could not be informed; it then detects the end itself.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 
@@ -338,7 +338,7 @@ impl Lag {
     }
 }
 
-/// The reason why a subscription cannot go on.
+/// The reason why a subscription cannot continue.
 #[derive(Debug)]
 pub struct SubscriptionError {
     fault: Fault,
@@ -427,7 +427,7 @@ mod tests {
             malformed(|it| it.key = None),
             malformed(|it| it.key = Some(String::new())),
             malformed(|it| it.headers[0].1 = String::from("2")),
-            // The same sequence of bytes, split in other places.
+            // The same sequence of bytes, split at different positions.
             malformed(|it| it.headers = vec![pair("a", "1b"), pair("", "2")]),
             malformed(|it| it.headers = vec![pair("a1", "b2")]),
             malformed(|it| it.headers = vec![pair("a", "1"), pair("a", "1"), pair("b", "2")]),

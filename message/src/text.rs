@@ -235,8 +235,8 @@ name!(
 );
 
 name!(
-    /// Messages with the same ordering key leave in causal order: one aggregate, one account, one
-    /// customer.
+    /// Messages with the same ordering key are published in causal order: one aggregate, one
+    /// account, one customer.
     ///
     /// 1 to 255 bytes, no control characters.
     #[derive(Serialize, Deserialize)]

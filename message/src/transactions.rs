@@ -15,7 +15,7 @@ pub struct TransactionScope {
     pub log: String,
     /// The relay's name, 1 to 63 characters of `a–z 0–9 - _`.
     pub relay: String,
-    /// Whether no transaction of this scope was ever committed. Only then may the place of the
+    /// Whether no transaction of this scope was ever committed. Only then may the topic of the
     /// marks be missing; it is created.
     pub is_new: bool,
     /// How long a transaction may stay open; the broker aborts an older one.

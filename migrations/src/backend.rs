@@ -57,7 +57,7 @@ pub trait Backend: Values + sealed::Sealed {
     /// The dialect.
     const DIALECT: Dialect;
 
-    /// SQL that creates the bookkeeping table unless it exists; `{schema}` stands before its name.
+    /// SQL that creates the bookkeeping table unless it exists; `{schema}` precedes its name.
     #[doc(hidden)]
     const BOOKKEEPING: &'static str;
 
@@ -98,8 +98,7 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     fn is_open(connection: &mut Self::Connection) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Returns whether a rollback failed because its transaction was over before: nothing is left
-    /// of it.
+    /// Returns whether a rollback failed because its transaction had already ended.
     #[doc(hidden)]
     #[must_use]
     fn was_over(_rollback: &sqlx::Error) -> bool {
@@ -220,7 +219,7 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Returns a line's indexes and partitions that its migrations made and that do not work.
+    /// Returns the indexes and partitions that a line's migrations created and that are not usable.
     #[doc(hidden)]
     fn missing(
         _connection: &mut Self::Connection,
@@ -231,8 +230,7 @@ pub trait Backend: Values + sealed::Sealed {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Makes a line's functions name the schema in which they are. Returns whether one named
-    /// another.
+    /// Sets the schema in a line's functions to their own. Returns whether one named another.
     #[doc(hidden)]
     fn bring_home(
         _connection: &mut Self::Connection,

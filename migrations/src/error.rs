@@ -30,8 +30,8 @@ pub enum SchemaError {
     },
     /// This build needs more than the database has.
     #[error(
-        "the database has version {database} of the {line} tables, this build needs {build}; run `relay migrate up \
-         --line {line}`"
+        "the database has version {database} of the {line} tables, but this build needs {build}; run `relay \
+         migrate up --line {line}`"
     )]
     TooOld {
         /// The line.
@@ -43,7 +43,8 @@ pub enum SchemaError {
     },
     /// The database was migrated by a newer build.
     #[error(
-        "the database has version {database} of the {line} tables, this build knows {build}; upgrade this program"
+        "the database has version {database} of the {line} tables, but this build knows only {build}; \
+         upgrade this program"
     )]
     TooNew {
         /// The line.
@@ -79,14 +80,15 @@ pub enum SchemaError {
     /// Row-level security hides rows of a table from its owner, and so from functions with the
     /// owner's rights.
     #[error(
-        "row-level security of the table {table} applies to its owner, with whose rights functions decide what is no \
-         longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
+        "row-level security of the table {table} applies to its owner, whose rights the functions use to \
+         decide what is no longer needed; run `ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY`"
     )]
     ForcedRowSecurity {
         /// The table, with its schema.
         table: String,
     },
-    /// The tables are in a schema that this role may not use, so it cannot tell whether they fit.
+    /// The tables are in a schema that this role may not use, so it cannot determine whether they
+    /// fit.
     #[error(
         "the tables are in the schema {schema}, which this role may not use; run `GRANT USAGE ON SCHEMA {schema} TO \
          {role}` (`relay migrate roles` prints it with the role's other rights)"
@@ -99,8 +101,9 @@ pub enum SchemaError {
     },
     /// A function uses the tables of another schema: its own schema was renamed.
     #[error(
-        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as their owner, \
-         run `relay migrate up --line {line}`, which makes the functions of the {line} use their own schema"
+        "the function {function} uses the tables of the schema {named}, as after ALTER SCHEMA … RENAME; as \
+         their owner, run `relay migrate up --line {line}`, which sets the functions of the {line} to their \
+         own schema"
     )]
     OtherSchema {
         /// The line.
@@ -138,9 +141,9 @@ pub enum MigrateError {
     /// The tables are in one schema of the `search_path`, but new ones would be created in another
     /// one before it, and would hide them.
     #[error(
-        "the tables are in the schema {found}, but the search_path now begins with {first}, where new tables would \
-         hide them; pass `--schema {found}`, or put {found} first in the search_path of this role. If this service is to \
-         have tables of its own, pass `--schema {first}`"
+        "the tables are in the schema {found}, but the search_path now begins with {first}, where new \
+         tables would hide them; pass `--schema {found}`, or put {found} first in the search_path of this \
+         role. If this service should have its own tables, pass `--schema {first}`"
     )]
     Hidden {
         /// The schema with the tables.
@@ -150,9 +153,9 @@ pub enum MigrateError {
     },
     /// The database's encoding lacks characters that the tables must store.
     #[error(
-        "the database's encoding is {encoding}, which lacks characters that others may send, and what cannot be stored \
-         would stop whoever receives it: the tables of the {line} need a database made with ENCODING 'UTF8' (the outbox \
-         alone works in any: `relay migrate up --line outbox`)"
+        "the database's encoding is {encoding}, which lacks characters that other systems may send, and a \
+         message that cannot be stored would stop its consumer: the tables of the {line} need a database \
+         made with ENCODING 'UTF8' (the outbox alone works in any: `relay migrate up --line outbox`)"
     )]
     Encoding {
         /// The line.
@@ -162,8 +165,8 @@ pub enum MigrateError {
     },
     /// Another migration did not end in time. Nothing was applied.
     #[error(
-        "another migration has not ended within {}s: {holder}; try again when it has ended, or end its session with \
-         pg_terminate_backend if its client is gone",
+        "another migration has not ended within {}s: {holder}; try again when it has ended, or end its \
+         session with pg_terminate_backend if its client has disappeared",
         .waited.as_secs()
     )]
     Busy {

@@ -108,7 +108,7 @@ impl<DB: Backend> Migrator<DB> {
             tracing::info!(line = %self.line, version = migration.version, name = migration.name, "migrated");
         }
         if DB::bring_home(&mut tx, self.schema.as_ref(), self.line, self.known).await? {
-            tracing::info!(line = %self.line, "the functions name their schema again, which was renamed");
+            tracing::info!(line = %self.line, "the schema was renamed; the functions name it again");
         }
         tx.commit().await.map_err(MigrateError::database("commit the migrations"))?;
         Ok(pending)

@@ -22,8 +22,7 @@ use crate::backend::Backend;
 pub const ENDED: &str = "the transaction has already ended, so later statements would commit on their own: a begin() \
     inside it was refused or was dropped before it was answered, or SQL ended it with COMMIT or ROLLBACK";
 
-/// Rolls back a transaction. Succeeds if a statement of SQL has ended it before, because nothing is
-/// left of it. Not cancel-safe.
+/// Rolls back a transaction. Succeeds if an SQL statement has already ended it. Not cancel-safe.
 ///
 /// # Errors
 /// The database refused or is unavailable.

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TRY_LOCK: &str = "SELECT CASE WHEN pg_try_advisory_xact_lock(8031170788430771316) THEN true
     ELSE pg_sleep(0.1)::text IS NULL END";
 
-/// Describes the session that holds the lock. What other roles may not see of it is left out.
+/// Describes the session that holds the lock. Details that this role may not see are left out.
 const HOLDER: &str = "
 SELECT format('pid %s of %s, application %s', l.pid, coalesce(a.usename::text, 'an unknown user'),
         coalesce(quote_literal(nullif(a.application_name, '')), 'unknown'))
@@ -111,7 +111,7 @@ END $$;
 ";
 
     fn begin_script(wait_max: Duration) -> String {
-        // One attempt more, which comes at the end of the wait.
+        // One more attempt, at the end of the wait.
         let attempts = wait_max.as_millis().div_ceil(PAUSE.as_millis()) + 1;
         format!(
             "\
@@ -176,7 +176,7 @@ END $$;",
         let mut tx = begun.map_err(MigrateError::database("begin a transaction"))?;
         if !is_of_caller {
             let set = sqlx::query(TIME_LIMITS).execute(&mut *tx).await;
-            set.map_err(MigrateError::database("change the time limits of its role"))?;
+            set.map_err(MigrateError::database("override the time limits of its role"))?;
         }
         if let Err(error) = lock(&mut tx, patience).await {
             tx.rollback().await.map_err(MigrateError::database("roll back"))?;
@@ -186,7 +186,7 @@ END $$;",
         sqlx::query("SET LOCAL client_min_messages = warning")
             .execute(&mut *tx)
             .await
-            .map_err(MigrateError::database("quiet its notices"))?;
+            .map_err(MigrateError::database("silence its notices"))?;
         Ok(tx)
     }
 
@@ -200,7 +200,7 @@ END $$;",
         let encoding: String = sqlx::query_scalar("SELECT current_setting('server_encoding')")
             .fetch_one(connection)
             .await
-            .map_err(MigrateError::database("tell its encoding"))?;
+            .map_err(MigrateError::database("report its encoding"))?;
         match encoding.as_str() {
             // SQL_ASCII takes any bytes.
             "UTF8" | "SQL_ASCII" => Ok(()),
@@ -215,7 +215,7 @@ END $$;",
         )
         .fetch_optional(connection)
         .await
-        .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+        .map_err(MigrateError::database("look up outbox_toolkit_migration"))?;
         match hidden {
             Some((found, first)) => Err(MigrateError::Hidden { found, first }),
             None => Ok(()),
@@ -261,7 +261,7 @@ END $$;",
                 .bind(schema.quoted())
                 .fetch_one(&mut *connection)
                 .await
-                .map_err(MigrateError::database("look the schema up"))?;
+                .map_err(MigrateError::database("look up the schema"))?;
             if !known {
                 return Err(MigrateError::NoSuchSchema { schema: schema.clone() });
             }
@@ -270,7 +270,7 @@ END $$;",
         let exists: bool = sqlx::query_scalar(&exists.schema(schema).render())
             .fetch_one(&mut *connection)
             .await
-            .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+            .map_err(MigrateError::database("look up outbox_toolkit_migration"))?;
         if !exists {
             return Ok(Vec::new());
         }

@@ -204,7 +204,7 @@ impl Column for Duration {
 }
 
 /// Returns a pattern of `LIKE` for texts that contain these parts in their order; `None` without
-/// parts. The escape character is the backslash, which SQLite has to be told.
+/// parts. The escape character is the backslash, which SQLite needs in the statement.
 #[doc(hidden)]
 #[must_use]
 pub fn like_pattern(parts: &[String]) -> Option<String> {

@@ -186,7 +186,7 @@ macro_rules! statements {
             }
 
             /// Returns every statement with its name.
-            #[allow(dead_code, reason = "for tests that look at every statement")]
+            #[allow(dead_code, reason = "for tests that check every statement")]
             pub(super) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
                 vec![$((stringify!($name), &self.$name)),*]
             }
@@ -197,8 +197,8 @@ macro_rules! statements {
     };
 }
 
-/// A condition on PostgreSQL that is true, and lets the present transaction wait for the disk even
-/// if the server's settings do not ask for that. A macro, because `concat!` takes only literals.
+/// A condition on PostgreSQL that is true, and makes the current transaction wait for the disk even
+/// if the server's settings do not. A macro, because `concat!` takes only literals.
 #[macro_export]
 macro_rules! waits_for_the_disk {
     () => {

@@ -38,8 +38,8 @@ impl SqlErrorKind {
     }
 
     /// Whether an error concerns the session alone, so that another session could run the same
-    /// statement. The session's server became read-only, [its prepared statements are
-    /// gone](Self::is_of_pooler), or a table changed under a prepared statement. The statement
+    /// statement. The session's server became read-only, [its prepared statements were
+    /// lost](Self::is_of_pooler), or a table changed under a prepared statement. The statement
     /// itself is correct.
     #[must_use]
     pub fn is_of_session(error: &Error) -> bool {
@@ -65,7 +65,7 @@ impl SqlErrorKind {
     /// Returns whether an error that answered COMMIT proves a rollback: a violated constraint, an
     /// error raised by a deferred trigger, a lost conflict, an aborted transaction. After any other
     /// error the outcome is unknown. A pooler or proxy that loses its server during the commit
-    /// answers with an error of its own, whose code is often one of the classes 08, 57, 58 and XX.
+    /// answers with its own error, whose code is often one of the classes 08, 57, 58 and XX.
     #[must_use]
     pub fn says_rolled_back(error: &Error) -> bool {
         let Error::Database(answer) = error else { return false };

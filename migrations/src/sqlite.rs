@@ -21,8 +21,8 @@ use crate::status::Applied;
 const SYNCHRONOUS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;
 
-/// Reads how far the commits of a connection wait. Never as a prepared statement: SQLite answers it
-/// with the value at the time of its preparation.
+/// Reads the level of durability that commits of a connection wait for. It must not be prepared:
+/// SQLite would return the value at the time of preparation.
 async fn synchronous(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     sqlx::raw_sql("PRAGMA synchronous").fetch_one(connection).await?.try_get(0)
 }
@@ -195,7 +195,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         )
         .fetch_one(&mut *connection)
         .await
-        .map_err(MigrateError::database("look outbox_toolkit_migration up"))?;
+        .map_err(MigrateError::database("look up outbox_toolkit_migration"))?;
         if !exists {
             return Ok(Vec::new());
         }
@@ -225,7 +225,7 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         let found: Vec<String> = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table'")
             .fetch_all(connection)
             .await
-            .map_err(MigrateError::database("look its tables up"))?;
+            .map_err(MigrateError::database("look up its tables"))?;
         let made = |migration: &Migration| {
             let rests = migration.template.split("\nCREATE TABLE ").skip(1);
             rests.filter_map(|rest| rest.split_once(' ')).map(|(name, _)| name.to_owned()).collect::<Vec<_>>()

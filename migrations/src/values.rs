@@ -27,7 +27,7 @@ pub enum Value<'q> {
     Integer(Option<i64>),
     /// True or false.
     Flag(bool),
-    /// A moment, or NULL.
+    /// A time, or NULL.
     Time(Option<OffsetDateTime>),
     /// A UUID, or NULL.
     Id(Option<Uuid>),

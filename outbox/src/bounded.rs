@@ -51,7 +51,7 @@ impl<DB: Database> Bounded<DB> {
         self.any(call).await.unwrap_or_else(Err)
     }
 
-    /// Does the same for a call that has errors of its own.
+    /// Does the same for a call with its own error type.
     ///
     /// # Errors
     /// The error of a lost connection, after the limit.
@@ -80,5 +80,5 @@ impl<DB: Backend> Bounded<DB> {
 /// Returns the error text of a call that did not answer in time.
 #[must_use]
 pub fn no_answer(limit: Duration) -> String {
-    format!("no answer within {limit:?}: the connection is given up")
+    format!("no answer within {limit:?}; closing the connection")
 }

@@ -63,7 +63,7 @@ pub enum InvalidUrl {
     )]
     Hosts,
     /// A parameter that cannot be honoured. The error omits its value, which may be a secret.
-    #[error("the URL has a parameter {name} that cannot be honoured; {remedy}")]
+    #[error("the URL has a parameter {name} that is not supported; {remedy}")]
     Parameter {
         /// The parameter's name, in quotes.
         name: String,
@@ -86,7 +86,7 @@ pub enum InvalidUrl {
 /// Describes the beginning of a URL. The text may be a secret, so only a scheme is repeated.
 fn beginning(scheme: &str) -> String {
     match scheme.trim_start().chars().next() {
-        None => String::from("has no : behind a scheme, as a text in base64 has none: decode it"),
+        None => String::from("has no : after a scheme; if it is base64, decode it"),
         Some('"' | '\'') => String::from("is in quotes, which belong to it here: remove them"),
         Some(_) => format!("begins with {scheme:?}"),
     }

@@ -119,8 +119,8 @@ pub trait Dialect: Backend {
 pub enum Requires {
     /// Nothing: the client believes that there is one.
     Nothing,
-    /// The mark of the transaction that [`begin_marked`](Backend::begin_marked) began. On SQLite
-    /// looking for it ends the caller's savepoints.
+    /// The mark of the transaction that [`begin_marked`](Backend::begin_marked) began. On SQLite,
+    /// checking for it ends the caller's savepoints.
     Mark,
 }
 
@@ -138,7 +138,7 @@ pub struct Inserted {
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionStatus {
-    /// This server cannot tell, because it is a standby.
+    /// This server does not know, because it is a standby.
     NotHere,
     /// It is still running.
     Running,

@@ -12,7 +12,7 @@ use crate::enqueue_error::EnqueueError;
 use crate::new_message::Prepared;
 use crate::telemetry;
 
-/// Maximum age of a reading of the database's clock. A refusal always takes a fresh reading.
+/// Maximum age of a reading of the database's clock. A refusal always uses a new reading.
 const READING_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Checks supplied ids against the database's clock. Costs one round trip per minute, and one per
@@ -46,8 +46,8 @@ impl DriftGuard {
         Err(EnqueueError::Drift(Box::new(drift)))
     }
 
-    /// Refuses a message whose id will be too old when it is delivered. The id is made when the
-    /// message is enqueued, and consumers check its age.
+    /// Refuses a message whose id will be too old when it is delivered. The id is generated when
+    /// the message is enqueued, and consumers check its age.
     pub(crate) fn at_delivery(&self, prepared: &Prepared) -> Result<(), EnqueueError> {
         let Some(deliver_at) = prepared.deliver_at else { return Ok(()) };
         let id = prepared.message.id;

@@ -31,8 +31,9 @@ pub enum EnqueueError {
     /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Every consumer would
     /// refuse it. Nothing was sent to the database.
     #[error(
-        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so none would apply \
-         it: enqueue it later, or give the inboxes a longer retention and the outbox the same with ids_accepted"
+        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so \
+         none would apply it: enqueue it later, or give the inboxes a longer retention, and the outbox the \
+         same value with ids_accepted"
     )]
     ScheduledTooFar {
         /// The id.
@@ -49,14 +50,15 @@ pub enum EnqueueError {
     /// ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)) made the same id twice. Nothing was
     /// stored.
     #[error(
-        "the id generated for a message for topic {topic} already exists; the generator must never make an id twice"
+        "the id generated for a message for topic {topic} already exists; the generator must never return \
+         an id twice"
     )]
     NotUnique {
         /// The topic of the first message in the same statement.
         topic: Topic,
     },
     /// The same message was enqueued before under this id, and the caller asked for an error.
-    #[error("message id {id} for topic {topic} was enqueued before")]
+    #[error("message id {id} for topic {topic} was already enqueued")]
     DuplicateId {
         /// The id.
         id: MessageId,
@@ -68,8 +70,8 @@ pub enum EnqueueError {
     /// Trace context, `deliver_at` and
     /// [headers that vary](crate::OutboxBuilder::varying_headers) are not compared.
     #[error(
-        "message id {id} for topic {topic} was enqueued before with another {}; one id names one message: derive it \
-         from everything that makes the message, or use a fresh id",
+        "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: \
+         derive it from everything that defines the message, or use a new id",
         list(.differs)
     )]
     IdReused {
@@ -101,7 +103,8 @@ pub enum EnqueueError {
     /// A call that enqueues or starts a saga was dropped before it ended, so a part of its rows may
     /// be stored.
     #[error(
-        "a call that enqueues or starts a saga was dropped before it ended; await it, outside of select! and timeout"
+        "a call that enqueues or starts a saga was dropped before it ended; await it outside of select! and \
+         timeout"
     )]
     Dropped,
     /// The transaction was begun without an outbox. The program is at fault.

@@ -41,7 +41,7 @@ pub(crate) fn list(differences: &[Difference]) -> String {
 }
 
 /// Names of headers that belong to a call and not to the fact that it reports: tracing and HTTP
-/// clients set them anew when a command is repeated. `*` stands for any end.
+/// clients set new values when a command is repeated. `*` stands for any ending.
 const VARYING: [&str; 12] = [
     "b3",
     "baggage",
@@ -76,7 +76,7 @@ impl VaryingHeaders {
     }
 }
 
-/// The message that is stored under an id, as far as a producer may read it: digests instead of
+/// The message that is stored under an id, in the form that a producer may read: digests instead of
 /// contents.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -106,8 +106,8 @@ impl Stored {
         }
     }
 
-    /// Returns the parts in which a message differs. Neither its trace context nor its time of
-    /// delivery counts: a command that is repeated has others.
+    /// Returns the parts in which a message differs. Its trace context and its time of delivery are
+    /// ignored, because a repeated command has different ones.
     pub(crate) fn differences(&self, message: &Message, varying: &VaryingHeaders) -> Vec<Difference> {
         let other = Self::of(message);
         let parts = [

@@ -19,10 +19,10 @@
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 //! | `crash_points` (feature `testing`) | places where a test kills the process |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 mod bounded;
 pub mod connect;

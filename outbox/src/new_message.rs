@@ -111,8 +111,9 @@ impl NewMessage {
         }
     }
 
-    /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one. To forward
-    /// a message to another topic of the same outbox, also give it an [`id`](Self::id) of its own.
+    /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one. To
+    /// forward a message to another topic of the same outbox, also give it its own
+    /// [`id`](Self::id).
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
         self.topic = topic.into();
         self
@@ -235,7 +236,7 @@ impl NewMessage {
 impl From<Message> for NewMessage {
     /// Enqueues a message unchanged, with its id. Source and time are set by the outbox that sends
     /// it. The outbox from which the message came has this id already, so there the message needs
-    /// an [`id`](NewMessage::id) of its own.
+    /// its own [`id`](NewMessage::id).
     fn from(message: Message) -> Self {
         Self {
             topic: message.topic.to_string(),

@@ -39,7 +39,7 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct Single {
     pub(crate) answer: Enqueued,
-    /// As for a [`Batch`].
+    /// See [`Batch`].
     pub(crate) transaction: Option<String>,
 }
 

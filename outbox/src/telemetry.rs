@@ -20,12 +20,12 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "outbox_node_numbers_lost_total",
         &[],
-        "node numbers that another process got, or that an operator revoked",
+        "node numbers that another process took, or that an operator revoked",
     ),
     Metric::counter(
         "outbox_node_ids_refused_total",
         &["reason"],
-        "ids that a node did not make: `no_number`, `expired`, `behind`",
+        "ids that a node did not generate: `no_number`, `expired`, `behind`",
     ),
 ];
 

@@ -12,8 +12,8 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     close.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// Returns a question about the word that is meant, to stand before the list of known words; or
-/// nothing.
+/// Returns a question about the intended word, to precede the list of known words, or an empty
+/// text.
 pub(crate) fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map(|known| format!("did you mean {known}? ")).unwrap_or_default()
 }

@@ -60,15 +60,15 @@ impl Choice {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecideError {
-    /// There is no such saga, or it has been forgotten.
-    #[error("there is no saga {id}; one that has ended is forgotten after a while")]
+    /// There is no such saga, or it has been deleted.
+    #[error("there is no saga {id}; an ended saga is deleted after its retention")]
     NotFound {
         /// The saga.
         id: SagaId,
     },
     /// The saga has continued, got stuck elsewhere or been cancelled since the operator saw it. The
     /// same decision would now have a different meaning.
-    #[error("the saga {id} has changed since it was seen: it is {condition} now")]
+    #[error("the saga {id} has changed since it was shown: it is {condition} now")]
     Changed {
         /// The saga.
         id: SagaId,
@@ -106,7 +106,8 @@ pub enum DecideError {
     /// The decision skips a step of a running saga without a result, but its function needs one to
     /// continue.
     #[error(
-        "the step {step} of {id} needs a result, as JSON: the saga's code goes on with it; null where it has none"
+        "the step {step} of {id} needs a result as JSON, which the saga's code continues with; use null for \
+         a step without a result"
     )]
     NoResult {
         /// The saga.
@@ -116,7 +117,8 @@ pub enum DecideError {
     },
     /// The decision skips an undo with a result: the operator believes that the saga still runs.
     #[error(
-        "{id} is being undone, and an undo has no result: leave it out to skip the undo of {step}; see `relay sagas show`"
+        "{id} is being undone, and an undo has no result: omit the result to skip the undo of {step}; see \
+         `relay sagas show`"
     )]
     ResultOfUndo {
         /// The saga.
@@ -129,7 +131,7 @@ pub enum DecideError {
     Name(#[from] InvalidText),
     /// The commit was not answered, or its error does not prove a rollback: the decision may be in
     /// force.
-    #[error("it is unknown whether this was done: {0}; look at the saga again")]
+    #[error("it is unknown whether this was done: {0}; check the saga again")]
     Unknown(#[source] StoreError),
     /// The database refused or is unavailable.
     #[error(transparent)]
@@ -174,10 +176,10 @@ impl<DB: Dialect> Sagas<DB> {
     /// [`StoreError`].
     pub async fn look(&self, id: &SagaId) -> Result<Option<(SagaOutline, Vec<StepRecord>)>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("look at a saga", self.0.tables.look(&mut connection, id)).await
+        self.call("read a saga", self.0.tables.look(&mut connection, id)).await
     }
 
-    /// Counts the sagas of each type and version whose turn is overdue by more than `by`, up to
+    /// Counts the sagas of each type and version that are overdue by more than `by`, up to
     /// [`OVERDUE_COUNTED_MAX`](crate::OVERDUE_COUNTED_MAX) of each. Cancel-safe.
     ///
     /// # Errors
@@ -287,7 +289,7 @@ impl<DB: Dialect> Sagas<DB> {
         let failed = StoreError::during;
         let tables = &self.0.tables;
         let mut tx = Tables::begin(self.pool()).await.map_err(failed("begin a transaction"))?;
-        let found = tables.lock(&mut tx, &id).await.map_err(failed("look at a saga"))?;
+        let found = tables.lock(&mut tx, &id).await.map_err(failed("read a saga"))?;
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());
         if seen.is_some_and(|seen| seen != saga.seen()) {
@@ -300,10 +302,10 @@ impl<DB: Dialect> Sagas<DB> {
                 tables.cancel(&mut tx, &id, &reason).await.map_err(failed("cancel a saga"))?
             }
             _ if !is_stuck => false,
-            Choice::Retry => tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?,
+            Choice::Retry => tables.retry(&mut tx, &id).await.map_err(failed("resume a saga"))?,
             Choice::Skip { step, result } => {
                 self.skip_in(&mut tx, &saga, step, result.as_ref()).await?;
-                tables.retry(&mut tx, &id).await.map_err(failed("let a saga go on"))?
+                tables.retry(&mut tx, &id).await.map_err(failed("resume a saga"))?
             }
         };
         if !is_done {

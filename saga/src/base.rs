@@ -14,7 +14,7 @@ use crate::passes::Passes;
 use crate::tables::Tables;
 use crate::worker::Finishing;
 
-/// All that runs share: everything of a handle but the functions of sagas.
+/// The parts that runs share: all of a handle except the functions of sagas.
 pub(crate) struct Base<DB: Dialect> {
     pub(crate) db: Bounded<DB>,
     /// The second clock that must agree before a saga is forgotten, or a wait ends.

@@ -23,7 +23,7 @@ impl Dialect for sqlx::Sqlite {}
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 /// The outcome of putting a reply into the mailbox.
-#[must_use = "a reply that came too late was not kept"]
+#[must_use = "a reply that arrived too late was not stored"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replied {
     /// It is kept, for a saga that waits for it now or later.

@@ -79,7 +79,10 @@ pub enum OpenError {
     #[error(transparent)]
     Name(#[from] InvalidText),
     /// One version of a type was registered twice.
-    #[error("version {version} of the saga type {saga_type} was registered twice; give one a new version")]
+    #[error(
+        "version {version} of the saga type {saga_type} is registered twice; give one of them a new \
+             version"
+    )]
     Twice {
         /// The type.
         saga_type: String,
@@ -102,17 +105,17 @@ impl From<StoreError> for Blocked {
     }
 }
 
-/// The reason why a reply was not kept. Roll the transaction back: its other rows would commit
+/// The reason why a reply was not stored. Roll the transaction back: its other rows would commit
 /// without the reply. An [`OutboxTransaction`](outbox::OutboxTransaction) then refuses to commit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
     /// The transaction had already ended: a nested `begin()` was dropped before its answer, or
     /// refused. The reply would have been committed separately.
-    #[error("the reply was not kept: {ENDED}")]
+    #[error("the reply was not stored: {ENDED}")]
     Ended,
     /// An earlier call in the transaction failed.
-    #[error("the reply was not kept")]
+    #[error("the reply was not stored")]
     Poisoned(#[source] EnqueueError),
     /// The database refused or is unavailable.
     #[error(transparent)]
@@ -180,7 +183,7 @@ pub enum StartError {
         problem: String,
     },
     /// A saga of this name was started with a different input, and is still remembered.
-    #[error("the saga {id} was started with a different input; give this one an id of its own")]
+    #[error("the saga {id} was started with a different input; give this one its own id")]
     KeyReused {
         /// The saga.
         id: SagaId,
@@ -209,9 +212,9 @@ impl From<Blocked> for StartError {
 
 impl From<StartError> for HandlerError {
     /// Classifies the error by its cause, for the handler of a consumer. The same message always
-    /// names the same saga with the same input: if these are at fault, it is rejected. With a type
-    /// that is unknown here it is tried again, because a newer program may know it. A database
-    /// error is treated like one of the handler's own statements.
+    /// names the same saga with the same input: if these are at fault, it is rejected. If its type
+    /// is unknown here, it is retried, because a newer program may know it. A database error is
+    /// treated like one of the handler's own statements.
     fn from(error: StartError) -> Self {
         match error {
             StartError::Store(error) => Self::from(error.into_sqlx()),

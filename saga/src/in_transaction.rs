@@ -46,14 +46,15 @@ use crate::error::{Blocked, StoreError};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transaction",
-    note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a connection the saga would commit by itself"
+    note = "begin one with `outbox.begin(&pool)` or `pool.begin()`; on a plain connection, the saga would \
+            commit on its own"
 )]
 pub trait InTransaction<DB: Dialect>: sealed::Sealed<DB> {}
 
 impl<DB: Dialect> InTransaction<DB> for OutboxTransaction<DB> {}
 impl<DB: Dialect> InTransaction<DB> for Transaction<'_, DB> {}
 
-/// Refuses when no transaction is open, because the row would commit by itself. On SQLite also
+/// Refuses if no transaction is open, because the row would commit on its own. On SQLite also
 /// refuses a transaction whose commit does not wait for the disk.
 pub(crate) async fn check_transaction<DB: Dialect>(connection: &mut DB::Connection) -> Result<(), Blocked> {
     let is_open = DB::is_open(&mut *connection).await;

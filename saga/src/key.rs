@@ -79,7 +79,7 @@ pub struct StepKey {
 
 /// A text that is not the key of a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the key of a saga's step; a key is `type/id/step`, as it was in the request")]
+#[error("{0:?} is not the key of a saga's step; a key is `type/id/step`, as in the request")]
 pub struct InvalidKey(String);
 
 impl fmt::Display for StepKey {

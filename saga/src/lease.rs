@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The moment after which another worker may have the saga. It is computed from a time before the
+/// The time after which another worker may have the saga. It is computed from a time before the
 /// request to the database, so it is never later than the database's.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease(Arc<Mutex<Span>>);

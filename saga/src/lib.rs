@@ -74,10 +74,10 @@
 //! | `crash_points` (feature `testing`) | places at which a test ends the process |
 //! | `dialect` | PostgreSQL and SQLite |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 mod admin;
 mod base;

@@ -17,7 +17,7 @@ pub struct SagaQuery {
     pub saga_type: Option<String>,
     /// Only sagas in this state.
     pub state: Option<State>,
-    /// Only sagas that need an operator, those that have needed one longest first.
+    /// Only sagas that need an operator, starting with those that have needed one the longest.
     pub is_stuck: bool,
     /// Whether to include ended sagas.
     pub with_ended: bool,
@@ -92,8 +92,7 @@ pub struct Decision {
 /// Maximum overdue sagas of a version that are counted. The statements repeat this number.
 pub const OVERDUE_COUNTED_MAX: u64 = 100_000;
 
-/// Sagas of one version whose turn is overdue: no worker has the version, or there are too few
-/// workers.
+/// Overdue sagas of one version: no worker has the version, or there are too few workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Overdue {

@@ -40,7 +40,7 @@ pub struct WorkerOptions {
     /// Consecutive failures of one step, or of one undo, after which a saga is stuck; at least 1.
     /// Default: 10. The death of a worker counts as a failure. So does an outage of the sagas'
     /// database, if it lasts longer than the lease. Failures of these two kinds make a saga stuck
-    /// no earlier than the tenth. A higher limit allows a saga to end that many workers.
+    /// no earlier than the tenth. A higher limit allows a saga to end as many workers.
     pub attempts_max: u32,
     /// Pauses between these attempts, up to 24 h. Default: 1 s, doubled up to 5 min, with full
     /// jitter.

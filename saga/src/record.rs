@@ -1,4 +1,4 @@
-//! The rows of sagas, as they are stored.
+//! The rows of sagas.
 
 use std::fmt;
 use std::time::Duration;
@@ -112,7 +112,7 @@ words! {
     }
 }
 
-/// A saga, as it is stored.
+/// A stored saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SagaRecord {
@@ -142,7 +142,8 @@ pub struct SagaOutline {
     pub epoch: i64,
     /// The worker that owns it now, and the number of the worker's claim: `<worker>/<number>`.
     pub worker: Option<String>,
-    /// Its next turn, or the end of its worker's lease. `None` when it needs no turn.
+    /// The time of its next run, or the end of its worker's lease. `None` if it does not have to
+    /// run.
     pub wake_at: Option<OffsetDateTime>,
     /// Failures since the last step that succeeded.
     pub attempts: u32,
@@ -198,7 +199,7 @@ impl SagaOutline {
         self.cancel.is_some()
     }
 
-    /// Returns its state, with what an operator has to know besides.
+    /// Returns its state, with details for an operator.
     #[must_use]
     pub fn condition(&self) -> Condition {
         if self.stuck_at.is_some() {
@@ -211,7 +212,7 @@ impl SagaOutline {
     }
 }
 
-/// The state of a saga, with what an operator has to know besides.
+/// The state of a saga, with details for an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// It is only in this state.
@@ -238,7 +239,7 @@ impl fmt::Display for Condition {
 pub struct StepRecord {
     /// Its name.
     pub name: String,
-    /// Its place in the order in which the steps began.
+    /// Its position in the order in which the steps began.
     pub position: u32,
     /// Its kind.
     pub kind: StepKind,
@@ -269,13 +270,13 @@ pub struct StepRecord {
 /// The error of a step that had not begun when an operator gave it a result. Its kind is unknown.
 pub(crate) const GIVEN: &str = "given by an operator";
 
-/// The error of a saga whose worker was gone when its lease was over, after an earlier failure.
+/// The error of a saga whose worker had disappeared when its lease ended, after an earlier failure.
 pub(crate) const LOST: &str =
-    "its worker ended without a word, or did not reach the database for the length of its lease";
+    "its worker ended without a message, or could not reach the database for as long as its lease";
 
-/// The error of a saga whose step is over by the database's clock alone.
-pub(crate) const DOUBTED: &str = "by the database's clock the time of this step is over, by its worker's clock it is not; it \
-    goes on when both agree";
+/// The error of a saga whose step is due only by the database's clock.
+pub(crate) const DOUBTED: &str = "by the database's clock this step is due, but not by its worker's clock; \
+    it continues when both agree";
 
 impl StepRecord {
     /// Returns whether it has no outcome yet.
@@ -297,9 +298,9 @@ pub struct SagaKind {
     pub(crate) version: u16,
 }
 
-/// A saga that a worker owns, with the name of the claim that fences its changes. Every claim has a
-/// name of its own. Its epoch may return: a crash or a promotion that takes a claim back lets the
-/// next one have the same number.
+/// A saga that a worker owns, with the name of the claim that fences its changes. Every claim has
+/// its own name. Its epoch may repeat: a crash or a promotion that reverts a claim gives the next
+/// one the same number.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
@@ -308,8 +309,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns a saga as the claim that it was read with holds it. Without a worker nobody holds
-    /// it, and the empty name fits no row.
+    /// Returns a saga held by the claim that it was read with. Without a worker no claim holds it,
+    /// and the empty name matches no row.
     pub(crate) fn of(saga: &SagaRecord) -> Self {
         Self { id: saga.outline.id.clone(), worker: saga.outline.worker.clone().unwrap_or_default() }
     }
@@ -362,10 +363,10 @@ pub(crate) struct StepChange<'a> {
 /// A change of a saga's state by the worker that owns it.
 #[derive(Debug)]
 pub(crate) enum Turn<'a> {
-    /// The saga waits for a step. Its next turn is at once if more than `replies` have come, or if
-    /// it was cancelled. In a transaction that has locked the saga before, only a reply to this
-    /// step counts, because it is visible there. With a `pause`, the next turn comes after that
-    /// time: so far only the database's clock says that the step's time is over.
+    /// The saga waits for a step. It runs next at once if more than `replies` have arrived, or if
+    /// it was cancelled. In a transaction that has already locked the saga, only a reply to this
+    /// step counts, because it is visible there. With a `pause`, it runs next after that time: so
+    /// far the step is due only by the database's clock.
     Wait { step: &'a str, replies: i64, is_locked: bool, pause: Option<Duration> },
     /// It failed, and is retried after a pause; at once if it was cancelled.
     Postpone { attempts: u32, delay: Duration, error: Option<&'a str> },

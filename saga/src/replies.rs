@@ -150,7 +150,7 @@ impl<DB: Dialect> Handler<DB> for Replies<DB> {
             (Replied::Kept | Replied::Duplicate, _) => {}
             (Replied::Late | Replied::Nobody, Some(late)) => late(tx, key, message).await?,
             (Replied::Late | Replied::Nobody, None) => {
-                tracing::warn!(request = %key, ?replied, "a reply came that no saga waits for");
+                tracing::warn!(request = %key, ?replied, "a reply arrived that no saga is waiting for");
             }
         }
         Ok(None)

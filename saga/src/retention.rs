@@ -28,7 +28,7 @@ impl<DB: Dialect> Sagas<DB> {
                 // The database's clock alone must not decide on a deletion.
                 let (retention, until) = (sagas.0.options.retention, sagas.0.clock.now());
                 let batch = sagas.0.tables.forget(&mut connection, retention, until);
-                let batch = sagas.call("forget ended sagas", batch).await?;
+                let batch = sagas.call("delete ended sagas", batch).await?;
                 forgotten += batch;
                 if batch < u64::from(BATCH) {
                     return Ok(forgotten);
@@ -48,6 +48,6 @@ impl<DB: Dialect> Sagas<DB> {
         let before = self.0.clock.now() - self.0.options.audit_retention;
         let mut connection = self.acquire().await?;
         let forgetting = self.0.tables.forget_decisions(&mut connection, before);
-        self.call("forget old decisions about sagas", forgetting).await
+        self.call("delete old decisions about sagas", forgetting).await
     }
 }

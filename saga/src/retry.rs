@@ -21,7 +21,7 @@ impl Retry {
     }
 
     /// Permits no further attempt once this time has passed since the first one began, by the
-    /// clocks of database and worker. If they differ, the later of the two moments decides.
+    /// clocks of database and worker. If they differ, the later of the two times decides.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { within: limit, ..self }

@@ -140,10 +140,10 @@ impl<DB: Dialect> Sagas<DB> {
             return Ok(Started::Started);
         }
         let found = tables.find(connection, &id).await;
-        let found = found.map_err(StoreError::during("look for a saga that was started before"))?;
+        let found = found.map_err(StoreError::during("find a saga that was already started"))?;
         // A transaction that this one cannot see has started it, or it was forgotten just now.
         let found = found.ok_or(sqlx::Error::RowNotFound);
-        let found = found.map_err(StoreError::during("see the saga that was started before"))?;
+        let found = found.map_err(StoreError::during("read the saga that was already started"))?;
         if is_same(&found.input, &input) {
             Ok(Started::AlreadyThere(found.outline.state))
         } else {
@@ -178,7 +178,7 @@ impl<DB: Dialect> Sagas<DB> {
 
     pub(crate) async fn find(&self, id: &SagaId) -> Result<Option<SagaRecord>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("look for a saga", self.0.tables.find(&mut connection, id)).await
+        self.call("find a saga", self.0.tables.find(&mut connection, id)).await
     }
 }
 
@@ -267,7 +267,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
         let lines = Migrator::<DB>::new(Line::Saga).schema(schema.clone());
         db.any(Box::pin(lines.check(&mut connection)))
             .await
-            .map_err(StoreError::during("look at its tables"))??;
+            .map_err(StoreError::during("check its tables"))??;
         drop(connection);
         let tables = Tables::new(schema.as_ref());
         let notify = Notify::new();

@@ -170,7 +170,7 @@ fn own_verdict(error: &(dyn Error + 'static)) -> Option<Verdict> {
     match (error.downcast_ref::<CommitError>(), error.downcast_ref::<EnqueueError>()) {
         (Some(error), _) if error.is_retryable() => Some(Verdict::of(Next::Again)),
         (_, Some(error)) if error.is_retryable() => Some(Verdict::of(Next::Again)),
-        // An outage that the step swallowed: nothing else is left of it.
+        // An outage that the step swallowed: there is no other trace of it.
         (Some(CommitError::Poisoned { remedy: Remedy::RunAgain, .. }), _)
         | (_, Some(EnqueueError::Poisoned { remedy: Remedy::RunAgain, .. })) => {
             Some(Verdict::of(Next::Outage))

@@ -1,4 +1,4 @@
-//! Wakes sagas whose next turn was stored while the server's clock was ahead.
+//! Wakes sagas whose next run was scheduled while the server's clock was ahead.
 
 use message::shield;
 
@@ -28,7 +28,7 @@ impl<DB: Dialect> Sagas<DB> {
                 let mut connection = sagas.acquire().await?;
                 let after = inner.passes.after(&kind);
                 let waking = inner.tables.wake_stranded(&mut connection, &kind, after);
-                let slice = sagas.call("wake sagas that a wrong clock has postponed", waking).await?;
+                let slice = sagas.call("wake sagas that a wrong clock postponed", waking).await?;
                 inner.passes.ended(&kind, slice.end);
                 woken += slice.woken;
                 if slice.woken > 0 {

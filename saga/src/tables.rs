@@ -63,7 +63,7 @@ pub(crate) struct Skipped<'a> {
     pub(crate) is_stuck_here: bool,
 }
 
-/// The result for a slice of sagas whose turns are far ahead.
+/// The result for a slice of sagas that are due far in the future.
 pub(crate) struct Slice {
     /// Number of sagas that were made due.
     pub(crate) woken: u64,
@@ -144,7 +144,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Extends the leases of sagas to this duration from now. Returns the held ones that were not
-    /// locked at the moment.
+    /// locked at the time.
     pub(crate) async fn renew(
         &self,
         connection: &mut DB::Connection,
@@ -154,7 +154,7 @@ impl<DB: Dialect> Tables<DB> {
         DB::renew_sagas(connection, &self.own, held, lease).await
     }
 
-    /// Returns for each kind whether a saga of it is due.
+    /// Returns for each type whether one of its sagas is due.
     pub(crate) async fn due_kinds(
         &self,
         connection: &mut DB::Connection,
@@ -163,7 +163,7 @@ impl<DB: Dialect> Tables<DB> {
         DB::due_kinds(connection, &self.own, kinds).await
     }
 
-    /// Makes sagas of a type and version due that wait for no step, and whose next turn is further
+    /// Makes sagas of a type and version due that wait for no step, and whose next run is further
     /// ahead than [`LEASE_MAX`], or than [`PAUSE_MAX`] after a failure. Sagas that a worker holds
     /// become due after [`LEASE_MAX`]. Reads at most [`SLICE`] sagas, beginning after a given time.
     pub(crate) async fn wake_stranded(
@@ -264,7 +264,7 @@ impl<DB: Dialect> Tables<DB> {
             .await
     }
 
-    /// Takes a turn, if the saga is held. Returns whether it was.
+    /// Stores the next turn of a saga, if it is held. Returns whether it was.
     pub(crate) async fn turn(
         &self,
         connection: &mut DB::Connection,
@@ -372,7 +372,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Returns the statement for a query, unless its result is empty by definition. The state
-    /// determines whether its sagas have ended, so the others need not be read.
+    /// determines whether its sagas have ended, so the others do not have to be read.
     fn list_statement(&self, query: &SagaQuery) -> Option<&Statement> {
         let sql = &self.shared;
         let has_ended = query.state.map(State::has_ended);
@@ -466,7 +466,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::decision).collect()
     }
 
-    /// Counts sagas whose turn is overdue by more than this, by type and version.
+    /// Counts sagas that are overdue by more than this, by type and version.
     pub(crate) async fn overdue(
         &self,
         connection: &mut DB::Connection,
@@ -490,8 +490,8 @@ impl<DB: Dialect> Tables<DB> {
         DB::forget_sagas(connection, &self.own, retention, until).await
     }
 
-    /// Deletes decisions from before a moment, at most [`BATCH`](crate::retention::BATCH). Returns
-    /// their number.
+    /// Deletes decisions older than a given time, at most [`BATCH`](crate::retention::BATCH).
+    /// Returns their number.
     pub(crate) async fn forget_decisions(
         &self,
         connection: &mut DB::Connection,

@@ -17,13 +17,13 @@ pub const METRICS: &[Metric] = &[
     ),
     Metric::counter("saga_ended_total", &["type", "state"], "sagas that finished, or were undone"),
     Metric::counter("saga_failed_total", &["type"], "failures of steps and undos that were counted"),
-    Metric::counter("saga_stuck_total", &["type"], "sagas that came to need an operator"),
+    Metric::counter("saga_stuck_total", &["type"], "sagas that became stuck and need an operator"),
     Metric::counter("saga_replies_total", &["result"], "replies: `kept`, `duplicate`, `late`, `nobody`"),
     Metric::histogram("saga_step_seconds", &["type", "kind"], "from the beginning of a step to its commit"),
     Metric::gauge(
         "saga_overdue_seconds",
         &[],
-        "how long the saga waits that waits longest for a worker, from a minute on",
+        "longest time that a saga has waited for a worker, if above a minute",
     ),
 ];
 

@@ -13,12 +13,12 @@ use crate::world::{World, lock};
 const REFUSED: &str = "22023";
 
 impl<DB: Database> World<DB> {
-    /// Lets time pass: moves forward the clock by which the inbox accepts and forgets messages, and
-    /// forgets messages that are then too old. It shortens no wait, because backoffs, leases and
+    /// Advances time: moves the clock by which the inbox accepts and forgets messages, and forgets
+    /// messages that are then too old. It shortens no wait, because backoffs, leases and
     /// `deliver_at` follow the database's clock.
     ///
-    /// PostgreSQL forgets whole days, and never the present day by its own clock. Where it would
-    /// have to, it forgets nothing; the inbox refuses messages that are too old anyway.
+    /// PostgreSQL forgets whole days, and never the current day by its own clock. If it would have
+    /// to, it forgets nothing; the inbox refuses messages that are too old anyway.
     ///
     /// # Errors
     /// The database refuses or is unreachable.

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use crate::failure::Failure;
 
 /// Returns a fresh id with a time `age` ago, for messages that arrive late. With
-/// [`NewMessage::id`](outbox::NewMessage::id) such a message takes the whole path from the outbox
-/// on.
+/// [`NewMessage::id`](outbox::NewMessage::id), such a message takes the whole path from the outbox
+/// to the consumer.
 ///
 /// # Errors
 /// That time lies before 1970.

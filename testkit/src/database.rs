@@ -11,8 +11,8 @@ pub trait Database: saga::Dialect {
     #[doc(hidden)]
     const RECORDS: &'static str;
 
-    /// Reads the outbox in the order of ids. `is_in_order` is true for a message whose place in
-    /// this list is its place among all messages of its key: no transaction with another of them
+    /// Reads the outbox in the order of ids. `is_in_order` is true for a message whose position in
+    /// this list is its position among all messages of its key: no transaction with another of them
     /// ran at the same time.
     #[doc(hidden)]
     const OUTBOX: &'static str;
@@ -21,8 +21,8 @@ pub trait Database: saga::Dialect {
     #[doc(hidden)]
     const MESSAGES: &'static str;
 
-    /// Makes turns and timers due for sagas without a worker. Locks the rows of sagas before those
-    /// of their steps, in the order of workers, so that there are no deadlocks.
+    /// Makes sagas without a worker, and their timers, due. Locks the rows of sagas before those of
+    /// their steps, in the order of workers, so that there are no deadlocks.
     #[doc(hidden)]
     const NOW: &'static str;
 
@@ -103,8 +103,8 @@ impl Database for sqlx::Sqlite {
 #[cfg(feature = "postgres")]
 impl Database for sqlx::Postgres {
     // Triggers record the snapshot with which a message is enqueued: it sees the transactions that
-    // had committed before. A row trigger would see those as well that commit after the statement
-    // has got its ids.
+    // had committed before. A row trigger would also see those that commit after the statement has
+    // got its ids.
     const RECORDS: &'static str = "
         CREATE TABLE testkit_effect (seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, consumer text NOT NULL,
             scope text NOT NULL, message_id text NOT NULL, key text, payload bytea NOT NULL);

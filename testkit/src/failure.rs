@@ -15,7 +15,7 @@ impl Failure {
         Self { what: what.into(), source: None }
     }
 
-    /// A failure whose text says what to do about its cause.
+    /// A failure whose text names the cause and the remedy.
     #[cfg(feature = "postgres")]
     pub(crate) fn because(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { what: what.into(), source: Some(source.into()) }

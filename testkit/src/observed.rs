@@ -170,7 +170,7 @@ impl<DB: Database> World<DB> {
 
     async fn exceptions(&self) -> Result<Vec<Parked>, Failure> {
         let sql = "SELECT CAST(message_id AS text) AS message_id, state FROM outbox_exception";
-        let rows = self.read(sql, &[], "read what is parked").await?;
+        let rows = self.read(sql, &[], "read the parked messages").await?;
         let parked = |row: &Row<DB>| {
             let id: String = column(row, "message_id")?;
             let state: String = column(row, "state")?;
@@ -233,7 +233,7 @@ impl<DB: Database> World<DB> {
                 let is_passed = match entry.standing {
                     Standing::Waiting => false,
                     Standing::Published | Standing::Edited => true,
-                    // Neither state tells where the cursor is.
+                    // Neither state shows where the cursor is.
                     Standing::Parked(_) | Standing::Discarded => {
                         let which = EntryRef::MessageId(entry.message_id);
                         let found = self.entries.find(&relay, which).await;

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::observed::column;
 use crate::world::World;
 
-/// The interval between queries of the database; the broker reports changes by itself.
+/// The interval between queries of the database; the broker reports its changes.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 impl<DB: Database> World<DB> {

@@ -16,8 +16,8 @@ use crate::database::Database;
 const RECORD: &str =
     "INSERT INTO testkit_effect (consumer, scope, message_id, key, payload) VALUES ($1, $2, $3, $4, $5)";
 
-/// The handler of the consumer under test, with a record of each effect. It stands in front of
-/// everything that the consumer calls, so the calls are those of production.
+/// The handler of the consumer under test, with a record of each effect. It wraps the complete
+/// handler, so the calls are those of production.
 pub(crate) struct Recorded<DB: Database> {
     pub(crate) consumer: Arc<str>,
     pub(crate) handler: Arc<dyn Handler<DB>>,

@@ -55,7 +55,7 @@ impl<DB: Database> World<DB> {
              AS parked FROM outbox_exception \
              UNION ALL SELECT consumer || ': ' || coalesce(CAST(message_id AS text), 'a message without an id') \
              || ' is a dead letter (' || reason || '): ' || error FROM inbox_dead_letter WHERE resolution IS NULL";
-        let rows = self.read(sql, &[], "read what is parked").await?;
+        let rows = self.read(sql, &[], "read the parked messages").await?;
         rows.iter().map(|row| column(row, "parked")).collect()
     }
 

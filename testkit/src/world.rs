@@ -87,7 +87,7 @@ impl<DB: Database> WorldBuilder<DB> {
     /// Creates the database with its tables, and starts the relay.
     ///
     /// # Errors
-    /// The database could not be created. On PostgreSQL the text says what to do.
+    /// The database could not be created. On PostgreSQL the text names the remedy.
     pub async fn build(self) -> Result<World<DB>, Failure> {
         let home = (self.open)().await?;
         home.migrate(&Line::ALL).await?;
@@ -186,7 +186,7 @@ impl<DB: Database> World<DB> {
         &self.broker
     }
 
-    /// Enqueues messages in a transaction of their own.
+    /// Enqueues messages in a separate transaction.
     ///
     /// # Errors
     /// The outbox or the database refuses.

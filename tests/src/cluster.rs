@@ -1,5 +1,5 @@
 //! PostgreSQL servers of a test's own: to crash, copy, promote and restore. The task runner starts
-//! them as it starts the shared one, with folders and ports of their own.
+//! them like the shared one, with their own folders and ports.
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -215,8 +215,8 @@ impl Cluster {
         run(self.services()?.args(["stop", "postgres", "--immediate"])).await
     }
 
-    /// Runs the cases of this suite whose names contain `filter` on this server, in a process of
-    /// their own. Cases that start servers, and those on SQLite, are left out.
+    /// Runs the cases of this suite whose names contain `filter` on this server, in a separate
+    /// process. Cases that start servers, and those on SQLite, are left out.
     ///
     /// # Errors
     /// A case fails, or no case runs; the error holds their whole output.

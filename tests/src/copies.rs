@@ -99,7 +99,7 @@ fn once<T>(all: &Once<T>, lines: &[Line]) -> &'static OnceCell<T> {
 }
 
 /// Attempts to remove a database, one a second. Another case may crash the server meanwhile, and on
-/// a busy machine it recovers for longer than a moment.
+/// a busy machine recovery takes some time.
 const REMOVALS_MAX: u32 = 30;
 
 /// Begins to remove a PostgreSQL database and ends every session in it.

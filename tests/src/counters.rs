@@ -10,8 +10,8 @@ use metrics::{
 };
 
 /// Counters, gauges and histograms. All tests of a binary share the
-/// [installed](Counters::installed) one: ask with labels of the test's own, or for growth. Use an
-/// instance of a test's own with [`metrics::with_local_recorder`].
+/// [installed](Counters::installed) one, so query it with labels that only this test uses, or for
+/// growth. For a separate instance, use [`metrics::with_local_recorder`].
 #[derive(Clone, Default)]
 pub struct Counters {
     counters: Registered,

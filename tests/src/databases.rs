@@ -25,8 +25,8 @@ pub trait Dialect: outbox::Dialect + inbox::Dialect + idempotency::KeyStore + sa
     /// Creates an empty database, which is removed with the stage. Returns its administrator's URL.
     fn create(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
-    /// Creates a database with every table of the toolkit, in which each role has the rights that
-    /// it needs. It is removed with the stage. Returns its administrator's URL.
+    /// Creates a database with every table of the toolkit, with the rights that each role needs. It
+    /// is removed with the stage. Returns its administrator's URL.
     fn create_migrated(stage: &Stage) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Returns the URL of a role; the same for all where the database has no roles.
@@ -320,7 +320,7 @@ impl<DB: Dialect> Database<DB> {
         .await
     }
 
-    /// Runs one or more statements, each committed by itself.
+    /// Runs one or more statements, each committed separately.
     ///
     /// # Errors
     /// The connection or a statement failed.
@@ -349,7 +349,7 @@ impl<DB: Dialect> Database<DB> {
         Ok(<DB as Dialect>::texts(&mut connection, sql).await?)
     }
 
-    /// Appends an entry in a transaction of its own. Returns its position in the log.
+    /// Appends an entry in a separate transaction. Returns its position in the log.
     ///
     /// # Errors
     /// The connection or a statement failed.

@@ -62,7 +62,7 @@ impl LogCapture {
         Ok(())
     }
 
-    /// Records a message before the server gets it, so that it is there once the client has the
+    /// Records a message before the server gets it, so that it is recorded once the client has the
     /// answer.
     async fn read_along(self, mut client: OwnedReadHalf, mut server: OwnedWriteHalf) -> Outcome {
         let mut statements = Statements::default();

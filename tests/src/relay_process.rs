@@ -225,11 +225,10 @@ impl RelayProcess {
     }
 
     /// Waits until it has logged this text with an address, and returns the address. Tests let it
-    /// listen on port 0, since another process may meanwhile hold a port that was free a moment
-    /// ago.
+    /// listen on port 0, since another process may take a port that was free shortly before.
     ///
     /// # Errors
-    /// The text does not come in time.
+    /// The text does not appear in time.
     pub async fn address(&self, text: &str) -> Result<String, Failure> {
         eventually(&format!("the relay tells {text:?} with an address"), || async {
             let log = self.log()?;

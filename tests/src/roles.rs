@@ -52,7 +52,7 @@ impl Role {
 
 const ALL: [Role; 5] = [Role::Producer, Role::Relay, Role::Consumer, Role::Service, Role::Observer];
 
-/// Another test process may do the same at this moment, and roles belong to the whole server.
+/// Another test process may do the same at this time, and roles belong to the whole server.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(8031170788430771317)";
 
 /// Runs the toolkit's own script of rights on a migrated database.
@@ -67,7 +67,7 @@ pub async fn grant(connection: &mut PgConnection, lines: &[Line], schema: Option
     Ok(())
 }
 
-/// Grants a role what a producer needs, for a service that consumes and enqueues.
+/// Grants a role the rights of a producer, for a service that consumes and enqueues.
 ///
 /// # Errors
 /// The connection or a statement failed.
@@ -80,7 +80,8 @@ pub async fn grant_outbox_to(
     let mut roles = names()?;
     roles.producer = Identifier::new(role.user())?;
     connection.execute(AssertSqlSafe(roles.script(Line::Outbox, schema).to_string())).await?;
-    // A script revokes what it does not grant, here of the role that it takes for a producer.
+    // A script revokes rights that it does not grant, here from the role that it takes for a
+    // producer.
     grant(connection, &[Line::Inbox], schema).await
 }
 

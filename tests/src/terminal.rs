@@ -13,7 +13,7 @@ use crate::relay_process::command;
 use crate::trial::Failure;
 
 /// Runs a command of the program to its end, with its standard output on a terminal of this width.
-/// A terminal whose size was never set has a width of 0. Returns what the terminal got.
+/// A terminal whose size was never set has a width of 0. Returns the terminal's content.
 ///
 /// # Errors
 /// The program could not be built or started, or there is no terminal.

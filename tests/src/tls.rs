@@ -76,7 +76,7 @@ impl Authority {
     /// Writes a client's certificate and its key to files. Returns their paths.
     ///
     /// # Errors
-    /// The certificate or the files could not be made.
+    /// The certificate or the files could not be created.
     pub fn client_files(&self, stage: &Stage) -> Result<(PathBuf, PathBuf), Failure> {
         let Certified { chain, key } = self.client()?;
         Ok((write(stage, "client.pem", &chain)?, write(stage, "client.key", &key)?))
@@ -137,7 +137,7 @@ impl ClientFiles {
     /// Writes the files of a client of this authority.
     ///
     /// # Errors
-    /// The certificate or the files could not be made.
+    /// The certificate or the files could not be created.
     pub fn new(stage: &Stage, authority: &Authority) -> Result<Self, Failure> {
         let path = |name: &str| stage.folder().join(format!("{}-{name}", crate::stage::random()));
         let files = Self { authority: path("ca.pem"), chain: path("client.pem"), key: path("client.key") };
@@ -148,7 +148,7 @@ impl ClientFiles {
     /// Replaces the files one by one, each atomically.
     ///
     /// # Errors
-    /// The certificate or the files could not be made.
+    /// The certificate or the files could not be created.
     pub fn renew(&self, authority: &Authority) -> Outcome {
         let Certified { chain, key } = authority.client()?;
         for (path, text) in [(&self.authority, authority.0.pem()), (&self.chain, chain), (&self.key, key)] {
@@ -169,10 +169,10 @@ pub struct Front {
 
 impl Front {
     /// Listens before the service at `target`. With `clients`, only clients of that authority are
-    /// let in.
+    /// admitted.
     ///
     /// # Errors
-    /// No port is free, or the certificate could not be made.
+    /// No port is free, or the certificate could not be created.
     pub async fn start(
         stage: &Stage,
         target: String,
@@ -207,10 +207,10 @@ impl Front {
     }
 
     /// Shows a certificate of another authority from now on, and closes every connection. With
-    /// `clients`, only clients of that authority are let in.
+    /// `clients`, only clients of that authority are admitted.
     ///
     /// # Errors
-    /// The certificate could not be made.
+    /// The certificate could not be created.
     pub fn renew(&self, authority: &Authority, clients: Option<&Authority>) -> Outcome {
         self.identity.send_replace(acceptor(authority, Shown::Good, clients)?);
         Ok(())

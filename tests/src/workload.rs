@@ -140,7 +140,7 @@ impl<DB: Dialect> Workload<DB> {
         NewMessage::new(&self.topic).key(key).kind("order.placed").json(&payload)
     }
 
-    /// Places one order in a transaction of its own.
+    /// Places one order in a separate transaction.
     ///
     /// # Errors
     /// A statement or the outbox failed.

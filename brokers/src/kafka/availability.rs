@@ -13,7 +13,7 @@ pub(super) struct Availability {
 }
 
 impl Availability {
-    /// Creates the state in which all of these topics are believed readable.
+    /// Creates the state in which all of these topics count as readable.
     pub(super) fn new<'t>(topics: impl IntoIterator<Item = &'t str>) -> Self {
         let topics = topics.into_iter().map(str::to_owned).collect();
         Self { topics, unavailable: BTreeSet::new() }

@@ -30,8 +30,8 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// A partition: topic and number.
 type Place<'t> = (&'t str, i32);
 
-/// Commits the ends of the topics in which the group has no offset. Blocks for about `timeout` at
-/// most per request, whatever the number of partitions.
+/// Commits the ends of the topics in which the group has no offset. Blocks for at most about
+/// `timeout` per request, whatever the number of partitions.
 ///
 /// # Errors
 /// [`SubscriptionError`] when the cluster does not answer: then nothing is known, and nothing was
@@ -53,7 +53,7 @@ pub(super) fn begin_at_the_end(
             Ok(())
         }
         Err(error) => {
-            let text = format!("{origin}: cannot find out where the group starts: {error}");
+            let text = format!("{origin}: cannot determine where the group starts: {error}");
             Err(SubscriptionError::lost(text).with_source(error))
         }
     }
@@ -123,7 +123,7 @@ impl Cluster<'_> {
                 Err(error) => failure = error,
                 Ok(groups) => {
                     for places in groups.into_values() {
-                        // A broker that hangs must leave time for the others.
+                        // A hanging broker must not use up the time for the others.
                         let patience = deadline.saturating_duration_since(Instant::now()) / 2;
                         match self.ask_ends(&places, patience.max(PATIENCE_MIN)) {
                             Err(error) => failure = error,

@@ -118,8 +118,8 @@ impl Callbacks {
         Self { inflow, timeout: config.connect_timeout(), lines: Lines::of(client), group_of_fixed }
     }
 
-    /// Tells librdkafka to pause or resume. If that fails, the subscription is over, because its
-    /// state is unknown.
+    /// Tells librdkafka to pause or resume. If that fails, the subscription ends, because its state
+    /// is unknown.
     fn set_paused(&self, consumer: &BaseConsumer<Self>, places: &[Place], paused: bool) {
         if let Err(error) = set_paused(consumer, places, paused) {
             let verb = if paused { "pause" } else { "resume" };
@@ -127,7 +127,7 @@ impl Callbacks {
         }
     }
 
-    /// Handles revoked partitions: commits what is done and forgets the rest.
+    /// Handles revoked partitions: commits finished deliveries and forgets the rest.
     fn revoke(&self, consumer: &BaseConsumer<Self>, places: Vec<Place>) {
         let is_lost = consumer.assignment_lost();
         offsets::pass_markers(consumer, &self.inflow);
@@ -177,7 +177,8 @@ impl ConsumerContext for Callbacks {
             Rebalance::Revoke(list) => self.revoke(consumer, places(list)),
             Rebalance::Assign(list) => self.correct(consumer, &places(list)),
             Rebalance::Error(error) => {
-                tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka joins again");
+                tracing::warn!(target: "brokers::kafka", %error, "rebalance failed; librdkafka rejoins the \
+                                                                  group");
             }
         }
     }

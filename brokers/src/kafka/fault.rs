@@ -56,8 +56,8 @@ pub(super) fn code(error: &KafkaError) -> Code {
 
 /// Returns whether a consumer reports that it cannot read records. librdkafka continues behind a
 /// batch of unknown format (2.12.1, `rd_kafka_msgset_reader_peek_msg_version`), and hands over this
-/// error before the records behind it. The same code says that a response is none, such as that of
-/// a proxy (`rd_kafka_broker_fail`): the client connects again, and skips nothing.
+/// error before the records behind it. The same code reports an invalid response, such as that of a
+/// proxy (`rd_kafka_broker_fail`): the client connects again, and skips nothing.
 pub(super) fn is_unreadable(code: Code, reason: &str) -> bool {
     match code {
         Code::BadMessage => !reason.contains("Receive failed: "),

@@ -49,8 +49,8 @@ pub(super) fn is_refusal(facility: &str, text: &str) -> bool {
 /// Describes the refusal to the operator.
 pub(super) fn refusal(group: &str) -> String {
     format!(
-        "kafka group {group:?} has members, so kafka refuses the commits of a reader of fixed partitions: give this \
-         reader a group of its own"
+        "kafka group {group:?} has members, so kafka refuses the commits of a reader of fixed partitions: \
+         give this reader its own group"
     )
 }
 

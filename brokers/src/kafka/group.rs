@@ -83,8 +83,8 @@ const GROUP_BYTES_MAX: usize = 255;
 /// Maximum length of a topic's name in bytes (Kafka: `Topic.MAX_NAME_LENGTH`).
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// Interval at which the cluster is asked for its topics. A topic that was missing is read from
-/// then on; a recreated topic is noticed even by a member that does not fetch.
+/// Interval between queries for the cluster's topics. A topic that was missing is read from then
+/// on; a recreated topic is noticed even by a member that does not fetch.
 const METADATA_REFRESH: &str = "topic.metadata.refresh.interval.ms";
 const METADATA_REFRESH_MS: &str = "30000";
 

@@ -2,8 +2,8 @@
 //! during its lifetime.
 //!
 //! librdkafka reads certificates and authorities when a client is created, and never again
-//! (confluentinc/librdkafka#2868). Only a new client uses a renewed certificate. How a refused
-//! certificate shows depends on the version of TLS: a failed handshake, or a connection that the
+//! (confluentinc/librdkafka#2868). Only a new client uses a renewed certificate. The symptom of a
+//! refused certificate depends on the version of TLS: a failed handshake, or a connection that the
 //! broker closes right after it.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

@@ -45,7 +45,7 @@ pub(super) struct State {
     availability: Availability,
     pub(super) starts: Starts,
     /// Assigned partitions of topics that went missing. Their records are not taken over: they may
-    /// stand behind others that were forgotten.
+    /// follow others that were forgotten.
     gone: HashSet<Place>,
     cut_off: CutOff,
     pub(super) handshakes: Handshakes,
@@ -54,7 +54,7 @@ pub(super) struct State {
     failure: Option<(Fault, String)>,
     /// When records that cannot be read were reported, and how.
     unreadable: Option<(Instant, String)>,
-    /// Whether a partition was given up without the commit of its position.
+    /// Whether a partition was released without a commit of its position.
     pub(super) left_uncommitted: bool,
     pub(super) last_error: Option<String>,
 }
@@ -118,7 +118,7 @@ impl Inflow {
         }
     }
 
-    /// Returns what is being read now.
+    /// Returns the current set of partitions.
     pub(super) fn status(&self) -> ReadStatus {
         let (state, now) = (self.lock(), Instant::now());
         let ago = |at: Instant| now.saturating_duration_since(at);
@@ -178,8 +178,8 @@ impl State {
         self.ahead.retain(|token| ledger.knows(token));
     }
 
-    /// Records how far librdkafka has handed over its partitions, without an offset for those of
-    /// which it has handed over nothing since they were assigned or sought.
+    /// Records how far librdkafka has handed over its partitions. A partition of which it has
+    /// handed over nothing since it was assigned or sought has no offset.
     pub(super) fn passed(&mut self, read: &TopicPartitionList) {
         if self.failure.is_some() || self.unreadable.is_some() {
             // The last records were not taken over.
@@ -330,8 +330,8 @@ mod tests {
         assert!(state.takes(&places[0]));
     }
 
-    /// Goal: records that cannot be read keep nothing back that came before them. Oracle: the
-    /// answers to the consumer until everything is settled, or for a while.
+    /// Goal: records that cannot be read do not hold back earlier ones. Oracle: the answers to the
+    /// consumer until everything is settled, or for a while.
     #[test]
     fn what_came_before_unreadable_records_is_settled_first() {
         let place: Place = (Arc::from("orders"), 0);

@@ -149,7 +149,7 @@ async fn add_settings(client: &Client, timeout: Duration, topics: &mut [Inspecte
             for (name, result) in known.iter().zip(results) {
                 let answer = match result {
                     Ok(resource) => {
-                        // The cluster answers in an order of its own.
+                        // The cluster's answer has its own order.
                         let name = match resource.specifier {
                             OwnedResourceSpecifier::Topic(name) => name,
                             _ => continue,

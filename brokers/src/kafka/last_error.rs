@@ -18,7 +18,7 @@ struct Report {
 }
 
 impl LastError {
-    /// Keeps an error in place of the one before.
+    /// Replaces the previous error.
     pub(super) fn note(&self, text: &str, at: Instant) {
         *self.lock() = Some(Report { at, text: text.to_owned() });
     }

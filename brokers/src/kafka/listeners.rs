@@ -1,7 +1,7 @@
 //! The addresses that a cluster's brokers advertise, and whether this machine can reach them.
 //!
-//! The bootstrap servers only say which brokers there are; messages go to the addresses that the
-//! brokers advertise. If these are for another network, a client connects, and nothing leaves.
+//! The bootstrap servers only list the brokers; messages go to the addresses that the brokers
+//! advertise. If these are for another network, a client connects but sends nothing.
 //!
 //! The addresses come from a debug line of librdkafka: once it knows the brokers, it drops the
 //! connection to the bootstrap server, and its own function for the metadata then waits for a

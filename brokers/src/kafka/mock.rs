@@ -143,9 +143,9 @@ impl Mock {
         self.run(move |served| served.cluster.coordinator(MockCoordinator::Group(group), i32::from(broker)))
     }
 
-    /// Delays each answer of one broker by this time from now on; zero ends the delay. Earlier
-    /// requests are still answered at their own time, and no later request on the same connection
-    /// is answered before them. Brokers are numbered from 1.
+    /// Delays each answer of one broker by this time from now on; zero ends the delay. Requests
+    /// already received keep their delay, and no later request on the same connection is answered
+    /// before them. Brokers are numbered from 1.
     ///
     /// # Errors
     /// [`MockError`] when there is no such broker.

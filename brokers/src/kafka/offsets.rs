@@ -89,8 +89,8 @@ pub(super) fn pass_markers(consumer: &BaseConsumer<Callbacks>, inflow: &Inflow) 
     }
 }
 
-/// Forgets where partitions begin that were assigned a moment ago and of which librdkafka still has
-/// the position of an earlier assignment. It resets that on another thread, once it has stopped the
+/// Forgets the start of recently assigned partitions for which librdkafka still has the position of
+/// an earlier assignment. It resets that position on another thread, once it has stopped the
 /// earlier fetcher (2.12.1, `rd_kafka_toppar_fetch_stopped`). Until then the position would pass
 /// messages that this assignment has not delivered.
 pub(super) fn distrust_earlier(consumer: &BaseConsumer<Callbacks>, inflow: &Inflow, places: &[Place]) {

@@ -88,8 +88,8 @@ pub(super) struct Openings {
 #[derive(Debug, Default)]
 struct Topics {
     by_name: HashMap<String, Arc<Partitions>>,
-    /// Number of topics at which idle ones are forgotten next: twice as many as stayed the last
-    /// time, so that looking for them costs little for each topic.
+    /// Number of topics at which idle ones are forgotten next: twice the number that remained the
+    /// last time, so that the search costs little per topic.
     kept_max: usize,
 }
 
@@ -270,9 +270,9 @@ impl Partitions {
         self.gates.get(place).map(lock)
     }
 
-    /// Returns whether a session that had never published to the topic would know as much. A
-    /// partition whose messages are handed over just now is busy: librdkafka's thread holds its
-    /// gate meanwhile, and is not waited for.
+    /// Returns whether nothing is known about the topic that a new session would not know. A
+    /// partition whose messages are being handed over counts as busy: librdkafka's thread holds its
+    /// gate, and this does not wait for it.
     fn are_idle(&self, now: Instant) -> bool {
         self.gates.iter().all(|gate| gate.try_lock().is_ok_and(|gate| gate.is_idle(now)))
     }
@@ -442,8 +442,8 @@ mod tests {
         assert_eq!(gone, left);
     }
 
-    /// Goal: the memory of a session follows what waits, not what has ever waited. Oracle: the room
-    /// of the queue of a partition after 10,000 messages have left it.
+    /// Goal: the memory of a session depends on the messages that wait, not on those that once
+    /// waited. Oracle: the room of the queue of a partition after 10,000 messages have left it.
     #[test]
     fn a_queue_that_was_long_gives_its_memory_back() {
         let openings = openings(Duration::ZERO);

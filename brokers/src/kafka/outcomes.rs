@@ -144,7 +144,7 @@ impl Outcomes {
         self.openings.flush(|waiting| {
             let Waiting { pending, message } = waiting;
             if failure.is_some() {
-                // Behind a message that was not taken, no other of its key may go.
+                // After a message that was not accepted, no other message of its key may be sent.
                 return Flush::Full(Waiting { pending, message });
             }
             let ticket = pending.ticket();
@@ -156,8 +156,7 @@ impl Outcomes {
                 Err(error) => {
                     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
                     let error = fault::delivery(code, message.topic.as_str());
-                    failure
-                        .get_or_insert_with(|| format!("the session ended with an earlier message: {error}"));
+                    failure.get_or_insert_with(|| format!("an earlier message ended the session: {error}"));
                     pending.answer(Err(error));
                     self.withdraw();
                 }
@@ -238,8 +237,8 @@ impl Outcomes {
         match (error.fault(), error.scope()) {
             (Fault::Message, _) if self.batches && !self.failed() && self.outstanding() == 1 => {
                 // No other message can have been in its batch, so it needs no session to find it.
-                // librdkafka ends this session all the same: it may leave no gap.
-                self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                // librdkafka ends this session anyway, because it may leave no gap.
+                self.fail(Fault::Broker, format!("an earlier message ended the session: {error}"));
                 error
             }
             (Fault::Message, _) if self.batches => {
@@ -253,7 +252,7 @@ impl Outcomes {
             (Fault::Message, _) => error,
             (_, FaultScope::Topic) => {
                 if self.batches {
-                    self.fail(Fault::Broker, format!("the session ended with an earlier message: {error}"));
+                    self.fail(Fault::Broker, format!("an earlier message ended the session: {error}"));
                 }
                 error
             }
@@ -311,7 +310,7 @@ impl ProducerContext<NoCustomPartitioner> for Outcomes {
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: usize) {
         let mut added = None;
         let outcome = match result {
-            // Stored, but after a failure: reported as unknown, as the pipelined contract demands.
+            // Stored, but after a failure: reported as unknown, as the pipelined contract requires.
             Ok(_) if self.batches && self.failed() => Err(self.lost()),
             // librdkafka considers a message stored because a later one of its partition was, or
             // because the broker reports a duplicate. Neither gives its offset: the outcome is

@@ -29,7 +29,7 @@ const GUARANTEES: [&str; 22] = [
     "delivery.report.only.error",
 ];
 
-/// Properties that have a setting of their own here, each with that setting.
+/// Properties that have their own setting here, each with that setting.
 const SETTINGS: [(&str, &str); 27] = [
     ("bootstrap.servers", "bootstrap_servers"),
     ("metadata.broker.list", "bootstrap_servers"),
@@ -82,7 +82,7 @@ pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
         return refused(format!("is set by {setting}; remove it here"));
     }
     if name == "check.crcs" {
-        // 2.12.1, `rd_kafka_msgset_reader_v2`: it takes the length of the batch for a position.
+        // 2.12.1, `rd_kafka_msgset_reader_v2`: it mistakes the length of the batch for a position.
         return refused(String::from(
             "is not supported: behind a damaged batch, librdkafka would continue at a wrong offset; remove it, and use tls against damage by the network",
         ));

@@ -25,11 +25,10 @@ use super::wire;
 /// Batch length recommended to callers. librdkafka makes the batches, so this only amortises the
 /// call.
 const BATCH_LEN: usize = 1_000;
-/// Maximum number of topics that the cluster is asked about at once. Each request occupies a
-/// thread.
+/// Maximum number of topics queried at once. Each request occupies a thread.
 const QUESTIONS_MAX: usize = 16;
 /// Maximum time that a session that cannot continue waits for confirmations of the messages it has
-/// sent, so that they need not be sent again.
+/// sent, so that they do not have to be sent again.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Maximum time that it waits for the next one of them: a partition without a leader confirms
 /// nothing, however long the wait.
@@ -120,7 +119,7 @@ impl Publisher {
                 return;
             }
         }
-        // Noted last: the cluster is asked again some time after that, and not within this batch.
+        // Recorded last: the cluster is asked again some time later, not within this batch.
         for (topic, error) in refused {
             self.refused.note_topic(topic, &error);
         }
@@ -189,7 +188,7 @@ impl message::Publisher for Publisher {
                     && error.scope() != FaultScope::Session
                     && self.refused.note(&message);
                 if self.singles.is_none() && !is_contained {
-                    self.over = Some(format!("the session ended with an earlier message: {error}"));
+                    self.over = Some(format!("an earlier message ended the session: {error}"));
                 }
                 outcomes.report(ticket, if is_contained { error.contained() } else { error });
             }

@@ -31,7 +31,7 @@ const LINES_MAX: usize = 1_000;
 /// Maximum time for a seek, which needs no network.
 const SEEK_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum time for which the last commit is tried again while the group assigns its partitions.
+/// Maximum time for which the last commit is retried while the group assigns its partitions.
 const ASSIGNING_MAX: Duration = Duration::from_secs(5);
 /// Time after which a commit that such a group has refused is tried again.
 const COMMIT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -86,7 +86,7 @@ impl Pump {
     }
 
     /// Makes librdkafka report the id of a topic, if the topic exists and the cluster has such ids.
-    /// Blocks for about `timeout` at most. Nothing is subscribed yet, so polling returns no
+    /// Blocks for at most about `timeout`. Nothing is subscribed yet, so polling returns no
     /// message.
     pub(super) fn learn(&self, topic: &str, timeout: Duration) -> Result<(), KafkaError> {
         committed::partitions(&self.consumer, topic, timeout)?;
@@ -115,7 +115,7 @@ impl Pump {
                     return;
                 }
                 Ok(Command::Abandon) | Err(RecvTimeoutError::Disconnected) => {
-                    // The process may be subscribing again at this moment.
+                    // The process may be subscribing again now.
                     if let Err(error) = self.finish(Duration::ZERO) {
                         tracing::warn!(target: "brokers::kafka", %error, "subscription dropped");
                     }
@@ -214,15 +214,15 @@ impl Pump {
         self.rewind(&back)
     }
 
-    /// Moves positions past offsets without a message, if it is time to look for them.
+    /// Moves positions past offsets without a message, if it is time to check for them.
     fn pass_markers(&mut self) {
         if self.commits.look_for_markers(Instant::now()) {
             offsets::pass_markers(&self.consumer, &self.inflow);
         }
     }
 
-    /// Commits positions that moved since the last commit. If that was a moment ago, a later turn
-    /// commits them.
+    /// Commits positions that moved since the last commit. If that was very recent, a later
+    /// iteration commits them.
     fn commit_moved(&mut self) {
         let now = Instant::now();
         let mut state = self.inflow.lock();
@@ -272,11 +272,11 @@ impl Pump {
     }
 
     /// Commits positions whose commit is not certain. The others are left out: an old position may
-    /// belong to a topic that was recreated a moment ago.
+    /// belong to a topic that was recreated recently.
     ///
-    /// A group refuses commits while it assigns its partitions anew, as it does when its members
-    /// are stopped one after the other. Only polling takes part in that, so this polls until the
-    /// group accepts them, or until `patience` is over.
+    /// A group refuses commits while it reassigns its partitions, for example when its members are
+    /// stopped one after the other. Only polling takes part in that, so this polls until the group
+    /// accepts them, or until `patience` is over.
     fn finish(&self, patience: Duration) -> Result<(), SubscriptionError> {
         offsets::pass_markers(&self.consumer, &self.inflow);
         let mut state = self.inflow.lock();
@@ -317,7 +317,7 @@ impl Pump {
     }
 }
 
-/// Returns whether the group refused a commit because it is assigning its partitions anew.
+/// Returns whether the group refused a commit because it is reassigning its partitions.
 fn is_assigning(error: &SubscriptionError) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<KafkaError>());
     let code = source.and_then(KafkaError::rdkafka_error_code);

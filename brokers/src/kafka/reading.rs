@@ -64,7 +64,7 @@ pub(super) enum Next {
 }
 
 impl Reading {
-    /// Decides the next step by the room that is left.
+    /// Decides the next step by the remaining room.
     pub(super) fn next(&mut self, room: Room, now: Instant) -> Next {
         if room != Room::None {
             self.full_since = None;

@@ -1,4 +1,4 @@
-//! Remembers messages that a session refused by itself, before librdkafka took them, so that the
+//! Remembers messages that a session itself refused, before librdkafka took them, so that the
 //! session can continue. Pure, except for the clock.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use message::{Fault, FaultScope, Message, MessageId, OrderingKey, PublishError, 
 
 /// Maximum number of remembered keys; a further refusal ends the session.
 const KEYS_MAX: usize = 1_000;
-/// Maximum number of remembered topics. The cluster is asked about others each time.
+/// Maximum number of remembered topics. Others are queried each time.
 const TOPICS_MAX: usize = 1_000;
 /// Pause before the cluster is asked again for a missing topic: each request delays all messages.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -66,7 +66,7 @@ impl Refused {
         has_room
     }
 
-    /// Returns the error of a topic that was refused a moment ago.
+    /// Returns the error of a topic that was refused recently.
     pub(super) fn topic(&mut self, topic: &Topic) -> Option<PublishError> {
         let (at, fault, reason) = self.topics.get(topic)?;
         if at.elapsed() >= ASK_AGAIN {
@@ -176,7 +176,7 @@ mod tests {
             refused
                 .note_topic(&topic, &PublishError::new(Fault::Operator, FaultScope::Topic, "no such topic"));
         }
-        // How many there are depends on the time that this took: old ones are replaced.
+        // Their number depends on the time that this took: old ones are replaced.
         assert!((1..=TOPICS_MAX).contains(&refused.topics.len()));
     }
 }

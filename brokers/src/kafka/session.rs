@@ -15,7 +15,7 @@ use super::fault;
 use super::outcomes::Outcomes;
 use crate::unreachable;
 
-/// Time that one turn of the thread serves callbacks before it checks for the end of the session.
+/// Time for which the thread serves callbacks before it checks for the end of the session.
 ///
 /// The client library waits for whole milliseconds, and polls without waiting for the remaining
 /// fraction. So the fraction is only as long as a thread takes to wake up: with 20 ms flat, an idle

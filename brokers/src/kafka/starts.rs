@@ -64,10 +64,10 @@ impl Starts {
         }
     }
 
-    /// Evaluates what librdkafka's statistics say about its partitions.
+    /// Evaluates librdkafka's statistics about its partitions.
     ///
     /// # Errors
-    /// [`NotBegun`] when librdkafka has given up a partition.
+    /// [`NotBegun`] when librdkafka has abandoned a partition.
     pub(super) fn check(&mut self, statistics: &Statistics, now: Instant) -> Result<(), NotBegun> {
         self.waiting.retain(|(topic, partition), _| !has_begun(statistics, topic, *partition));
         let is_over = |(at, _): &(Instant, Code)| now.duration_since(*at) >= BEGINS_WITHIN;

@@ -53,7 +53,7 @@ impl Subscriber {
     }
 
     /// Returns the status of the latest subscription of this subscriber and all its clones; `None`
-    /// when it is gone.
+    /// when it has ended.
     #[must_use]
     pub fn status(&self) -> Option<ReadStatus> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
@@ -107,7 +107,7 @@ impl Subscriber {
         let mut consumer = BaseConsumer::from_config_and_context(&client, callbacks)
             .map_err(|error| SubscriptionError::operator(fault::creation(&error)))?;
         consumer.set_nonempty_callback(move || {
-            // An error means that the subscription is gone, and nothing needs to wake up.
+            // An error means that the subscription has ended, and nothing needs to wake up.
             let _ = waker.send(Command::Wake);
         });
         let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());

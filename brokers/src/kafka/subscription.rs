@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::inflow::Inflow;
 use super::pump::Command;
 
-/// Maximum time for closing: a cluster that is gone never answers the last commit.
+/// Maximum time for closing: an unreachable cluster never answers the last commit.
 const GOODBYE_MAX: Duration = Duration::from_secs(10);
 
 /// A member of a consumer group. Dropping it returns at once, and its thread leaves the group;
@@ -40,7 +40,8 @@ impl Subscription {
         command: impl FnOnce(oneshot::Sender<Result<(), SubscriptionError>>) -> Command,
     ) -> Result<(), SubscriptionError> {
         let (answer, answered) = oneshot::channel();
-        let gone = || SubscriptionError::lost(format!("{}: the subscription's thread is gone", self.origin));
+        let gone =
+            || SubscriptionError::lost(format!("{}: the subscription's thread has ended", self.origin));
         self.commands.send(command(answer)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
@@ -88,7 +89,7 @@ impl message::Subscription for Subscription {
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
-        // The last commit waits for the cluster without a limit of its own.
+        // The last commit waits for the cluster without a limit.
         match tokio::time::timeout(GOODBYE_MAX, self.ask(Command::Close)).await {
             Ok(closed) => closed,
             Err(_) => Err(SubscriptionError::lost(format!(
@@ -101,7 +102,7 @@ impl message::Subscription for Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // After a close the thread is gone, and nothing receives this.
+        // After a close the thread has ended, and nothing receives this.
         let _ = self.commands.send(Command::Abandon);
     }
 }

@@ -49,7 +49,7 @@ pub struct TopicReader {
     consumer: BaseConsumer,
     timeout: Duration,
     topic: String,
-    /// Partitions with something left, each with the offset that it ends before.
+    /// Partitions that have unread records, each with the offset before which it ends.
     left: BTreeMap<i32, i64>,
     heard_at: Instant,
 }
@@ -63,7 +63,7 @@ impl TopicReader {
         let mut client = config.client()?;
         client
             // The client requires a group's name. Partitions are assigned by hand and nothing is
-            // committed, so no such group comes into being.
+            // committed, so the group is never created.
             .set("group.id", format!("{}-topic_reader", config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")

@@ -112,8 +112,7 @@ impl Broker {
         self.lock().violations.clone()
     }
 
-    /// Waits until `topic` holds at least `len` messages. Cancel-safe. Has no time limit of its
-    /// own.
+    /// Waits until `topic` holds at least `len` messages. Cancel-safe. Has no time limit.
     pub async fn stored(&self, topic: &Topic, len: usize) {
         let mut changes = self.changes.subscribe();
         while self.lock().logs.get(topic).map_or(0, Vec::len) < len {
@@ -144,8 +143,8 @@ impl Broker {
         state.groups.values().all(|group| group.is_drained(|topic| state.logs.get(topic).map_or(0, Vec::len)))
     }
 
-    /// Waits until every group has settled everything in its topics. Cancel-safe. Has no time limit
-    /// of its own.
+    /// Waits until every group has settled everything in its topics. Cancel-safe. Has no time
+    /// limit.
     pub async fn drained(&self) {
         let mut changes = self.changes.subscribe();
         while !self.is_drained() {

@@ -36,8 +36,8 @@ impl Faults<'_> {
         self.0.lock().script.ids.insert(id, (fault, scope));
     }
 
-    /// Reports the next `count` submissions as lost with their session; `loss` says whether they
-    /// are stored.
+    /// Reports the next `count` submissions as lost with their session; `loss` determines whether
+    /// they are stored.
     pub fn lose_next(&self, count: usize, loss: Loss) {
         self.0.lock().script.next.extend(std::iter::repeat_n(FaultDecision::Lose(loss), count));
     }

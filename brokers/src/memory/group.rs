@@ -1,4 +1,4 @@
-//! A consumer group: what it has read, what is unsettled, and what must be redelivered.
+//! A consumer group: its position, unsettled messages, and messages to redeliver.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -19,7 +19,7 @@ pub(super) struct Group {
 struct Cursor {
     /// Index of the first message that was never delivered.
     next: usize,
-    /// Messages that were delivered and came back.
+    /// Messages that were delivered and then released.
     returned: BTreeSet<usize>,
     /// Messages that were skipped because another member held their key.
     skipped: BTreeSet<usize>,

@@ -13,7 +13,7 @@ pub(super) struct Node {
     disk_free_alarm: bool,
 }
 
-/// The text while the broker blocks publishers.
+/// The text that is reported while the broker blocks publishers.
 pub(super) const BLOCKED: &str = "rabbitmq blocks publishers (memory or disk alarm)";
 
 /// Names each alarm with its server.

@@ -1,7 +1,7 @@
 //! Keeps messages that wait to be published, by topic, and chooses the next ones for a lane.
 //!
-//! A window holds messages of a single topic, on a channel of its own. A topic has a bounded number
-//! of windows in flight. So a queue that confirms nothing keeps a few channels busy, and no other
+//! A window holds messages of a single topic, on its own channel. A topic has a bounded number of
+//! windows in flight. So a queue that confirms nothing keeps a few channels busy, and no other
 //! topic waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -141,7 +141,7 @@ impl State {
         self.busy += 1;
         let mut window = Window::new(limit);
         while let Some(item) = queue.waiting.pop_front() {
-            // An empty window takes any message, so at least one leaves.
+            // An empty window accepts any message, so at least one is sent.
             if let Some(item) = window.push(item) {
                 queue.waiting.push_front(item);
                 break;

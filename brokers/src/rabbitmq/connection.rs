@@ -105,12 +105,13 @@ impl Connection {
         (channel_max > 0).then_some(channel_max)
     }
 
-    /// Closes it in an orderly way. A failure is only logged: the broker notices by itself.
+    /// Closes it in an orderly way. A failure is only logged: the broker notices the end anyway.
     pub(super) async fn say_goodbye(&self, deadline: Instant) {
         let closing = self.ask(self.client.close(REPLY_SUCCESS, ShortString::default()));
         match tokio::time::timeout_at(deadline, closing).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq was gone before the connection closed"),
+            Ok(Err(error)) => tracing::debug!(%error, "rabbitmq disappeared before the connection was \
+                                                       closed"),
             Err(_) => tracing::debug!("rabbitmq did not confirm that the connection is closed"),
         }
     }

@@ -27,7 +27,8 @@ const LANES_PER_CONNECTION: usize = 2;
 /// others are published.
 const WINDOWS_PER_TOPIC: usize = 4;
 
-/// Maximum payload bytes of one window: bounds what the client library copies into frames.
+/// Maximum payload bytes of one window: bounds the bytes that the client library copies into
+/// frames.
 const WINDOW_BYTES_MAX: usize = 8 << 20;
 
 /// Opens publishing sessions with one RabbitMQ broker or cluster.

@@ -5,8 +5,8 @@
 //! delivered to the cancelled consumer, are still unsettled. When a channel ends, RabbitMQ puts its
 //! unsettled messages back in their positions, and only then activates the next consumer.
 //!
-//! So this consumer is silenced instead of cancelled: RabbitMQ goes on delivering up to the
-//! prefetch, and the client discards what it gets.
+//! So this consumer is silenced instead of cancelled: RabbitMQ continues to deliver up to the
+//! prefetch, and the client discards these deliveries.
 
 use lapin::message::DeliveryResult;
 

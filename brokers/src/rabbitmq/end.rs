@@ -1,4 +1,4 @@
-//! Detects the end of a connection, and brings it about.
+//! Detects and causes the end of a connection.
 //!
 //! The client has its own thread for each connection. It forgets requests that were made while its
 //! connection broke. Measured with lapin 4.12.3: when a broker disappears between greeting and
@@ -7,7 +7,7 @@
 //!
 //! The thread does not end by itself either when it is no longer needed and the broker neither
 //! reads nor answers. It waits for the answer to its goodbye, for hours if a memory alarm lasts
-//! that long. So its socket is shut down a moment after the connection was dropped.
+//! that long. So its socket is shut down shortly after the connection was dropped.
 
 use std::io;
 use std::net::Shutdown;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long to wait for an answer once the connection is over: the client reports the cause to most
-/// waiting callers. It is also the time that the client gets for an orderly close.
+/// waiting callers. It also limits the time for an orderly close.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A handle of the client's socket, until the socket is closed.
@@ -74,7 +74,7 @@ impl End {
         Ok((Running { ended_at: running, handle: handle.clone() }, Self { ended_at, handle, runtime }))
     }
 
-    /// Waits until the thread has ended, and a moment longer. Cancel-safe.
+    /// Waits until the thread has ended, and slightly longer. Cancel-safe.
     pub(super) async fn passed(&self) {
         let mut end = self.ended_at.clone();
         let ended_at = end.wait_for(Option::is_some).await.ok().and_then(|ended_at| *ended_at);
@@ -147,7 +147,7 @@ mod tests {
 
     const ALL: [Progress; 6] = [Accepted, Greeted, LoggedIn, Connected, Blocked, ChannelOpened];
 
-    /// Plays a broker that gets as far as `progress`.
+    /// Acts as a broker that stops at `progress`.
     async fn serve(stream: &mut TcpStream, progress: Progress) -> std::io::Result<()> {
         stream.read_exact(&mut [0; 8]).await?;
         if progress == Accepted {
@@ -177,8 +177,8 @@ mod tests {
 
     const ATTEMPTS: usize = 20;
 
-    /// Starts a broker that gets as far as `progress` with each connection and then runs `then` on
-    /// it. It listens until the set is dropped.
+    /// Starts a broker that stops at `progress` with each connection and then runs `then` on it. It
+    /// listens until the set is dropped.
     async fn broker<F: Future<Output = ()> + Send + 'static>(
         progress: Progress,
         then: impl Fn(TcpStream) -> F + Clone + Send + 'static,

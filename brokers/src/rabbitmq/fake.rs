@@ -130,9 +130,9 @@ mod tests {
         (url, published, told)
     }
 
-    /// Goal: an alarm that lasts longer than the confirm timeout costs neither session nor copies.
-    /// It is told while it lasts.
-    /// Oracle: the receipt; how often the broker received the message; the error of the client.
+    /// Goal: an alarm that lasts longer than the confirm timeout ends no session and causes no
+    /// copies. It is reported while it lasts. Oracle: the receipt; how often the broker received
+    /// the message; the error of the client.
     #[tokio::test]
     async fn an_alarm_collects_no_copies() {
         let (url, published, _told) = broker().await;
@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(published.load(Ordering::Relaxed), 1);
     }
 
-    /// Goal: a message that the client library cannot read, and that comes again after every end of
-    /// its connection, is reported to the operator with the remedy. Oracle: the error.
+    /// Goal: a message that the client library cannot read, and that is redelivered after every end
+    /// of its connection, is reported to the operator with the remedy. Oracle: the error.
     #[tokio::test]
     async fn an_unreadable_message_is_left_to_the_operator() {
         let (url, _published, _told) = broker().await;

@@ -59,8 +59,10 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
 /// Returns the error of a message that no queue took. The broker acknowledges it, so it would be
 /// lost without this error.
 pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) -> PublishError {
-    let reason =
-        format!("no queue is bound for routing key {topic} on exchange {exchange:?}; declare and bind one");
+    let reason = format!(
+        "no queue is bound for routing key {topic} on exchange {exchange:?}; declare one and bind \
+                 it"
+    );
     match unroutable {
         Unroutable::Wait => PublishError::topic_unavailable(reason),
         Unroutable::Dead => PublishError::refused(reason).without_retry(),
@@ -102,9 +104,9 @@ pub(super) fn of_subscription(error: Error) -> SubscriptionError {
     .with_source(error)
 }
 
-/// Returns the party at fault, and the remedy, for what the client library could not parse. It
-/// demands UTF-8 of short strings, which RabbitMQ does not. Such a message comes again in every
-/// session, so only an operator can end that.
+/// Returns the party at fault, and the remedy, for data that the client library could not parse. It
+/// requires UTF-8 in short strings, unlike RabbitMQ. Such a message is redelivered in every
+/// session, so only an operator can end this.
 fn unreadable(error: &Error) -> (Fault, String) {
     let reason = format!(
         "the client library cannot read what rabbitmq sent ({error}). A message in one of these queues \
@@ -147,8 +149,8 @@ fn classify(error: &Error) -> (Fault, String) {
         ErrorKind::IOError(io) if is_hung_up(io.kind()) => (
             Fault::Broker,
             format!(
-                "rabbitmq ended the connection: {io}; if it does so each time, see whether the port in rabbitmq.url is one \
-                 for TLS (then write amqps://), or of another program"
+                "rabbitmq ended the connection: {io}; if this happens every time, check whether the port in \
+                 rabbitmq.url expects TLS (then write amqps://) or belongs to another program"
             ),
         ),
         ErrorKind::IOError(io) => {

@@ -1,4 +1,4 @@
-//! Headers as AMQP has them.
+//! Headers in the types of AMQP.
 
 use lapin::types::AMQPValue;
 

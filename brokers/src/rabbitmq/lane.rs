@@ -35,7 +35,7 @@ pub(super) struct Session {
     pub(super) backlog: Backlog,
     /// When a window was last confirmed.
     pub(super) confirmed_at: Mutex<Option<Instant>>,
-    /// Topics of which a message was stored.
+    /// Topics with a stored message.
     pub(super) published: Mutex<HashSet<Topic>>,
     /// The reason why the session is over. Messages that are still submitted are answered with it.
     pub(super) broken: OnceLock<Broken>,
@@ -61,8 +61,8 @@ impl Session {
         self.published.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
     }
 
-    /// Notes that the broker has answered a window. A window whose messages were all refused here,
-    /// before they were sent, says nothing about the broker.
+    /// Records that the broker has answered a window. A window whose messages were all refused
+    /// here, before they were sent, shows nothing about the broker.
     fn confirmed(&self, fates: &[RecordOutcome]) {
         if fates.is_empty() {
             return;
@@ -108,7 +108,7 @@ impl Broken {
             Break::ConfirmsOff => PublishError::new(
                 Fault::Operator,
                 FaultScope::Session,
-                "rabbitmq answered without publisher confirms; is a proxy in between that drops confirm.select?",
+                "rabbitmq answered without publisher confirms; does a proxy in between drop confirm.select?",
             ),
             Break::StrayReturn => PublishError::session_lost(
                 "rabbitmq returned a message that was not published in this window",
@@ -214,7 +214,7 @@ impl Lane {
         (accepted, records)
     }
 
-    /// Gives up a window whose queue confirms nothing while others do. The session continues
+    /// Abandons a window whose queue confirms nothing while others do. The session continues
     /// without it, on a new channel. Later confirms on the old channel are ignored.
     async fn give_up(&mut self, items: Vec<Item>) {
         for item in items {
@@ -290,7 +290,7 @@ mod tests {
     use crate::rabbitmq::window::WindowLimit;
 
     /// Goal: beside a queue that confirms nothing, only an answer of the broker shows that the
-    /// connection works. Oracle: what the session knows after windows without and with answers.
+    /// connection works. Oracle: the state of the session after windows without and with answers.
     #[test]
     fn a_window_of_which_nothing_was_sent_is_no_confirmation() {
         let session = Session {

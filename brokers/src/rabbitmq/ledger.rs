@@ -39,7 +39,7 @@ impl Ledger {
         self.outstanding.contains(&tag)
     }
 
-    /// Records that a delivery goes back to its queue. The broker must be told before later
+    /// Records that a delivery goes back to its queue. The broker must be informed before later
     /// [`done`](Ledger::done) ones.
     pub(super) fn release(&mut self, tag: u64) {
         self.settle(tag);
@@ -54,8 +54,8 @@ impl Ledger {
         match below.as_slice() {
             [] => Acks { up_to: None, single },
             [only] => Acks { up_to: None, single: single.into_iter().chain([*only]).collect() },
-            // The highest done tag, not the floor: nothing done lies between them, and a tag that
-            // was settled before must not be acknowledged again.
+            // The highest done tag, not the floor: no done tag lies between them, and a tag must
+            // not be acknowledged twice.
             many => Acks { up_to: many.iter().copied().max(), single },
         }
     }

@@ -116,7 +116,7 @@ impl Management {
             version: overview.rabbitmq_version.map(|version| format!("RabbitMQ {version}")),
             nodes: None,
             clock,
-            // Hosted servers show the nodes to nobody: that is no reason to check nothing else.
+            // Hosted servers hide the nodes from every user: the other checks still run.
             alarms: self
                 .get::<Vec<Node>>(&["nodes"])
                 .ok()
@@ -157,7 +157,7 @@ impl Management {
         let (queue, _) = self.get::<Queue>(&["queues", &self.vhost, name])?;
         let missing = || InspectError::operator(format!("there is no queue {name:?}; declare it"));
         let queue = queue.ok_or_else(missing)?;
-        // Without a key of its own a dead letter keeps that of the message.
+        // A dead letter without its own key keeps the key of the message.
         let key = queue.text("dead-letter-routing-key").unwrap_or_else(|| topic.to_owned());
         let mut facts = QueueFacts::from(queue);
         if let Some(settings) = &mut facts.settings
@@ -277,7 +277,7 @@ fn matches(kind: &str, binding: &str, key: &str) -> bool {
 /// Matches words: `*` stands for one word, `#` for any number of them. Quadratic in the number of
 /// words, but a key has at most 255 bytes.
 fn words_match(pattern: &[&str], words: &[&str]) -> bool {
-    // The lengths of `words` that the pattern so far matches.
+    // The lengths of `words` that the pattern matches so far.
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for part in pattern {
@@ -349,7 +349,7 @@ impl From<Queue> for QueueFacts {
             .clone()
             .or_else(|| queue.text("queue-type"))
             .unwrap_or_else(|| String::from("classic"));
-        // The policy comes first for this setting alone, and only in quorum queues.
+        // The policy overrides the argument for this setting alone, and only in quorum queues.
         let overflow = match kind.as_str() {
             "quorum" => queue.of_policy("overflow").or_else(|| queue.argument("overflow")),
             _ => queue.value("overflow"),

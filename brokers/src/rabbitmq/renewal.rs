@@ -3,7 +3,7 @@
 //! A token that expires ends no connection, but from then on the broker refuses every operation on
 //! it (rabbitmq.com/docs/oauth2). So the file is checked at an interval, and the broker receives
 //! the new password. For users in RabbitMQ's own database, the broker accepts any secret there and
-//! never checks it. So a new password is first tried in a login of its own.
+//! never checks it. So a new password is first tried in a separate login.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

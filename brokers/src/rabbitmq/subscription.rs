@@ -73,7 +73,7 @@ impl Subscriber {
         Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
     }
 
-    /// Opens a session on a connection of its own.
+    /// Opens a session on its own connection.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker is unreachable, credentials are wrong, or a queue is
@@ -308,7 +308,7 @@ impl Subscription for RabbitmqSubscription {
     ) -> Result<Vec<Delivery>, SubscriptionError> {
         let deadline = Instant::now() + wait;
         while self.received.len() < max.get() {
-            // Waits only for the first one, then takes what is there.
+            // Waits only for the first one, then takes all that have arrived.
             let next = if self.received.is_empty() {
                 tokio::select! {
                     biased;

@@ -7,7 +7,7 @@ use message::Topic;
 
 use super::window::Item;
 
-/// Groups of messages, each still to be published as a window of its own.
+/// Groups of messages, each of which is still to be published as one window.
 #[derive(Debug)]
 pub(super) struct Suspects {
     groups: Vec<Vec<Item>>,

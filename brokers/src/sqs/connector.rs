@@ -16,7 +16,7 @@ use super::queues::Queues;
 use super::send::Sender;
 use crate::settings::InvalidSetting;
 
-/// A queue name to ask for when connecting; the queue need not exist.
+/// A queue name to query on connecting; the queue does not have to exist.
 const PROBE: &str = "outbox-probe";
 
 /// Opens publishing sessions with SQS.

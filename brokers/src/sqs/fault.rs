@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Busy,
     /// Too many requests: the same one is accepted a little later.
     Throttled,
-    /// An error that this version does not know: nothing says that a message is to blame.
+    /// An error that this version does not know: nothing shows that a message is at fault.
     Unknown,
     /// No answer: unreachable, or too late. The outcome is unknown.
     Lost,
@@ -202,7 +202,7 @@ fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) 
         || error.source().is_some_and(|source| has_cause(source, is))
 }
 
-/// Returns the whole chain of causes: the SDK's own text says only that something failed.
+/// Returns the whole chain of causes: the SDK's own text states only that something failed.
 pub(super) fn chain(error: &dyn Error) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);

@@ -37,7 +37,7 @@
 //!
 //! On a FIFO queue the deduplication id is the message id and a digest of content and headers. SQS
 //! remembers it for 5 minutes, the inbox for longer. The group is the ordering key, hashed where
-//! SQS would not accept it. A message without a key is a group of its own. At most one message of a
+//! SQS would not accept it. A message without a key is a separate group. At most one message of a
 //! group is in flight. A standard queue keeps no order.
 //!
 //! # The body

@@ -67,7 +67,7 @@ impl Publisher for SqsPublisher {
         for Submission { ticket, message } in batch {
             let pending = Pending::new(ticket, self.receipts.clone());
             match self.address(&message, pending) {
-                // Fails only when the dispatcher is gone; the item is then dropped, which answers
+                // Fails only when the dispatcher has ended; the item is then dropped, which answers
                 // it as unknown.
                 Ok(addressed) => drop(self.submitted.send(addressed)),
                 Err((pending, error)) => pending.answer(Err(error)),

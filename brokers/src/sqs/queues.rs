@@ -49,7 +49,8 @@ impl Queues {
         urls.insert(queue.to_owned(), url.to_owned());
     }
 
-    /// Makes the next call ask again: the queue was deleted, and may come back under another URL.
+    /// Makes the next call look up the URL again: the queue was deleted, and may be recreated under
+    /// another URL.
     pub(super) fn forget(&self, queue: &str) {
         self.lock().remove(queue);
     }

@@ -1,5 +1,5 @@
-//! One receive request, as a task of its own: dropping the caller's future loses no message that
-//! SQS has already handed over and hidden from other consumers.
+//! One receive request as a separate task: dropping the caller's future loses no message that SQS
+//! has already handed over and hidden from other consumers.
 
 use std::time::Duration;
 

@@ -116,7 +116,7 @@ impl Sender {
     }
 
     /// Sends one request. Returns an outcome for each entry, or the reason why the whole request
-    /// failed. The status 200 means only that SQS has looked at every entry.
+    /// failed. The status 200 means only that SQS has processed every entry.
     async fn request(&self, url: &str, batch: &[&Item]) -> Result<Vec<Outcome>, Failure> {
         let entries =
             batch.iter().enumerate().map(|(index, item)| entry(index, item)).collect::<Result<_, _>>()?;
@@ -189,7 +189,8 @@ mod tests {
     }
 
     /// Goal: messages that SQS throttles for longer than the client retries are still stored, with
-    /// one receipt and no failure. Oracle: the receipt; how often the test's own server was asked.
+    /// one receipt and no failure. Oracle: the receipt; the number of requests to the test's own
+    /// server.
     #[tokio::test]
     async fn what_is_throttled_is_sent_again_a_little_later() {
         const THROTTLED: usize = 3;

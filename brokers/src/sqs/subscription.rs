@@ -112,7 +112,7 @@ struct SqsSubscription {
     polls: JoinSet<Result<Page, Failure>>,
     /// Whether the last request came back full: then several at once pay off.
     busy: bool,
-    /// Pages that were received but not yet handed out.
+    /// Responses that were received but not yet handed out.
     pages: VecDeque<Page>,
     receipts: HashMap<DeliveryToken, String>,
     lag: LagWatch,
@@ -150,7 +150,7 @@ impl SqsSubscription {
         Ok(())
     }
 
-    /// Hands out up to `max` messages. Drops a page that has waited for half its visibility
+    /// Hands out up to `max` messages. Drops a response that has waited for half its visibility
     /// timeout: SQS would redeliver its messages before they are handled.
     fn hand_out(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let stale = self.visibility_timeout / 2;
@@ -269,8 +269,8 @@ impl Subscription for SqsSubscription {
                 tracing::debug!(%error, origin = self.origin, "a last receive request failed while closing");
             }
         }
-        // These are no longer handled: other consumers need not wait for their visibility timeout
-        // to expire.
+        // These are no longer handled: other consumers do not have to wait for their visibility
+        // timeout.
         let unseen = self.pages.drain(..).flat_map(|page| page.messages);
         let mut receipts: Vec<String> = unseen.filter_map(|message| message.receipt_handle).collect();
         receipts.extend(self.receipts.drain().map(|(_, receipt)| receipt));

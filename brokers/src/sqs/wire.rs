@@ -176,7 +176,7 @@ pub(crate) fn decode(
     }
 }
 
-/// Returns message attributes beside an event, which has headers of its own.
+/// Returns message attributes beside an event, which has its own headers.
 fn beside(attributes: Vec<(String, String)>) -> impl Iterator<Item = (String, String)> {
     attributes.into_iter().map(|(name, value)| (format!("sqs.attribute.{name}"), value))
 }

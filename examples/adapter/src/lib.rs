@@ -6,9 +6,10 @@
 //! * `Ok` for a message means that it is in the topic's file and that the file was synced to disk.
 //! * Messages of a topic are in the file in the order in which they were submitted, whatever their
 //!   keys.
-//! * A topic must exist: an operator has to create a missing file; other topics go on.
+//! * A topic must exist: an operator has to create a missing file; other topics continue.
 //! * A group has one position in the file, up to which everything is settled. Messages settled
-//!   after an unsettled one may come again after the member is gone; the inbox recognises them.
+//!   after an unsettled one may be redelivered after the member has ended; the inbox recognises
+//!   them.
 //! * A group has one member at a time; others are refused and try again. So members do not share
 //!   work.
 //! * Several processes on one machine may use a directory; locks of the operating system keep them

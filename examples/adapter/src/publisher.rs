@@ -58,7 +58,7 @@ impl Publisher for DirectoryPublisher {
 
     async fn submit(&mut self, batch: Vec<Submission>) {
         if let Some(batches) = &self.batches {
-            // The worker ends only after this sender is gone.
+            // The worker ends only after this sender is dropped.
             let _ = batches.send(batch).await;
         }
     }
@@ -83,7 +83,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Writes batch after batch. Ends when the session is gone and every submission has its
+    /// Writes batch after batch. Ends when the session has ended and every submission has its
     /// receipt.
     fn run(self, mut waiting: mpsc::Receiver<Vec<Submission>>) {
         while let Some(batch) = waiting.blocking_recv() {
@@ -126,7 +126,7 @@ impl Worker {
 }
 
 enum Failure {
-    /// The session was closed or dropped before the batch had its turn.
+    /// The session was closed or dropped before the batch was written.
     Over,
     /// The name is not valid for a topic.
     Name(String),

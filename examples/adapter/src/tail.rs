@@ -24,7 +24,7 @@ pub(crate) struct Line {
 }
 
 /// Reads whole lines from `begin` on, without end. A failure of the disk is the last item. The
-/// thread ends soon after the receiver is gone.
+/// thread ends soon after the receiver is dropped.
 pub(crate) fn follow(file: File, begin: u64) -> io::Result<mpsc::Receiver<io::Result<Line>>> {
     let (sender, lines) = mpsc::channel(AHEAD);
     thread::Builder::new().name("directory-tail".to_owned()).spawn(move || {

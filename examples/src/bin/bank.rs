@@ -53,7 +53,7 @@ async fn charge(State(pool): State<PgPool>, headers: HeaderMap, body: String) ->
 async fn refund(State(pool): State<PgPool>, headers: HeaderMap) -> Result<StatusCode, Broken> {
     let key = key(&headers)?;
     let mut tx = pool.begin().await?;
-    // A charge that comes later is refused.
+    // A later charge is refused.
     let bar = "INSERT INTO charge (key, cents, state) VALUES ($1, 0, 'refunded') ON CONFLICT DO NOTHING";
     sqlx::query(bar).bind(&key).execute(&mut *tx).await?;
     let refund = "UPDATE charge SET state = 'refunded' WHERE key = $1 AND state = 'charged' RETURNING cents";

@@ -7,7 +7,7 @@ use examples::setting::{Failure, optional, required};
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    // Against AWS leave endpoint and keys out: region and credentials come from the environment.
+    // For AWS, omit endpoint and keys: region and credentials come from the environment.
     let config: Config = serde_json::from_value(serde_json::json!({
         "endpoint_url": required("SQS_ENDPOINT")?,
         "region": optional("AWS_REGION", "elasticmq"),

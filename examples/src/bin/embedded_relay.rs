@@ -1,4 +1,4 @@
-//! A service with everything in one process: SQLite, a relay of its own, and a broker in memory.
+//! A service with everything in one process: SQLite, its own relay, and a broker in memory.
 //!
 //! `cargo run -p examples --bin embedded_relay` — needs nothing.
 

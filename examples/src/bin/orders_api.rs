@@ -95,8 +95,8 @@ async fn count_orders(State(shop): State<Shop>) -> Result<String, Broken> {
     Ok(format!("{orders} orders, {messages} messages\n"))
 }
 
-/// Returns the tenant of a request. A real service takes it from what authentication has left in
-/// the request's extensions.
+/// Returns the tenant of a request. A real service takes it from the request's extensions, where
+/// authentication puts it.
 fn tenant(request: &Parts) -> Option<Tenant> {
     let token = request.headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")?;
     Tenant::new(token).ok()

@@ -21,8 +21,8 @@ pub(super) fn missing() -> Problem {
         StatusCode::BAD_REQUEST,
         "idempotency_key_missing",
         "The request has no Idempotency-Key.",
-        "Send the header Idempotency-Key with a random value, such as a UUID in double quotes: a new one for each new \
-         request, the same one for each retry.",
+        "Send the header Idempotency-Key with a random value, such as a UUID in double quotes: a new value \
+         for each new request, the same value for each retry.",
     )
 }
 
@@ -39,7 +39,7 @@ pub(super) fn of_nobody() -> Problem {
     Problem::new(
         StatusCode::FORBIDDEN,
         "idempotency_key_of_nobody",
-        "It is not known whose request this is.",
+        "The caller of this request is unknown.",
         "An idempotency key belongs to a tenant or account; authenticate first.",
     )
 }
@@ -49,7 +49,7 @@ pub(super) fn too_large(limit: usize) -> Problem {
         StatusCode::PAYLOAD_TOO_LARGE,
         "request_body_too_large",
         "The body of the request is too large.",
-        format!("A request with an idempotency key may have a body of at most {limit} bytes here."),
+        format!("A request with an idempotency key may have a body of at most {limit} bytes."),
     )
 }
 
@@ -59,7 +59,8 @@ pub(super) fn too_slow(limit: Duration) -> Problem {
         "request_body_too_slow",
         "The body of the request did not arrive in time.",
         format!(
-            "It has to be complete after {limit:?}. Nothing was done; send the request again with the same key."
+            "It must be complete within {limit:?}. Nothing was done; send the request again with the same \
+             key."
         ),
     )
 }
@@ -83,30 +84,30 @@ pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
             conflict,
             "idempotency_key_in_flight",
             "A request with this Idempotency-Key is being processed.",
-            "Send the request again later, with the same key, to learn what came of it.",
+            "Send the request again later with the same key to get its outcome.",
         )
         .after(*retry_after),
         Claimed::Stuck { .. } => Problem::new(
             conflict,
             "idempotency_key_stuck",
-            "It is unknown what came of the request with this Idempotency-Key.",
-            "The service stopped in the middle of it, or another one did not answer it, and somebody there decides what to \
-             do. Do not send it with another key: it may have had its effect.",
+            "The outcome of the request with this Idempotency-Key is unknown.",
+            "The service stopped in the middle of it, or another service did not answer, and an operator \
+             has to decide. Do not send it with another key: it may have taken effect.",
         )
         .after(STUCK_RETRY_AFTER),
         Claimed::Discarded { .. } => Problem::new(
             conflict,
             "idempotency_key_discarded",
-            "The request with this Idempotency-Key was given up.",
-            "The service stopped in the middle of it, and somebody there decided not to repeat it. If you still want it, \
-             find out whether it had its effect, then use a new key.",
+            "The request with this Idempotency-Key was discarded.",
+            "The service stopped in the middle of it, and an operator decided not to repeat it. If you \
+             still need it, find out whether it took effect, then send it with a new key.",
         ),
         Claimed::Conflict { .. } => Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "idempotency_key_reused",
             "This Idempotency-Key was used for another request.",
-            "Method, path, query or body differ from those of the first request with this key. Nothing was done; make a \
-             new key for each new request.",
+            "Its method, path, query or body differs from that of the first request with this key. Nothing \
+             was done; use a new key for each new request.",
         ),
     })
 }
@@ -129,7 +130,7 @@ pub(super) fn unavailable(detail: &str) -> Problem {
     Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "idempotency_unavailable",
-        "The service cannot tell now what came of the request.",
+        "The service cannot determine the outcome of the request now.",
         format!("{detail}; send the request again with the same key"),
     )
     .after(UNAVAILABLE_RETRY_AFTER)
@@ -157,10 +158,10 @@ fn not_a_token(invalid: &InvalidId) -> Problem {
 fn drifted(drift: &Drift) -> Problem {
     let (code, title) = match drift {
         Drift::TooOld { .. } => {
-            ("idempotency_key_too_old", "The Idempotency-Key is older than what is remembered.")
+            ("idempotency_key_too_old", "The Idempotency-Key is older than the service remembers.")
         }
         Drift::TooFarAhead { .. } => {
-            ("idempotency_key_too_far_ahead", "The Idempotency-Key was made in the future.")
+            ("idempotency_key_too_far_ahead", "The Idempotency-Key was generated in the future.")
         }
     };
     Problem::new(StatusCode::BAD_REQUEST, code, title, format!("{drift}. Nothing was done now."))
@@ -211,7 +212,7 @@ pub(super) fn still_in_use() -> Problem {
 /// Returns the problem for a key whose stored outcome is not a response, because something other
 /// than this layer used the key.
 pub(super) fn not_a_response() -> Problem {
-    tracing::error!("what is stored under an idempotency key is not a response");
+    tracing::error!("the value stored under an idempotency key is not a response");
     failed()
 }
 

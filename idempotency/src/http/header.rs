@@ -24,7 +24,7 @@ pub enum InvalidKey {
     )]
     NotAString,
     /// Nothing between the quotes.
-    #[error("the Idempotency-Key is empty; make a new random one, such as a UUID, for each new request")]
+    #[error("the Idempotency-Key is empty; generate a new random one, such as a UUID, for each new request")]
     Empty,
     /// Too long.
     #[error("the Idempotency-Key has {0} bytes; the limit is {KEY_BYTES_MAX}")]

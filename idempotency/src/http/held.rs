@@ -66,14 +66,14 @@ impl<DB: KeyStore> Clone for HeldTransaction<DB> {
 #[derive(Debug)]
 pub struct HeldGuard<'a, DB: KeyStore>(MutexGuard<'a, Option<Held<DB>>>);
 
-const THERE: &str = "a guard is made only of a transaction that is there";
+const THERE: &str = "a guard exists only for a transaction that is present";
 
 impl<DB: KeyStore> Deref for HeldGuard<'_, DB> {
     type Target = OutboxTransaction<DB>;
 
     #[expect(
         clippy::expect_used,
-        reason = "lock() has looked, and only the layer takes it, under the same lock"
+        reason = "lock() has checked, and only the layer takes it, under the same lock"
     )]
     fn deref(&self) -> &Self::Target {
         match self.0.as_ref().expect(THERE) {
@@ -86,7 +86,7 @@ impl<DB: KeyStore> Deref for HeldGuard<'_, DB> {
 impl<DB: KeyStore> DerefMut for HeldGuard<'_, DB> {
     #[expect(
         clippy::expect_used,
-        reason = "lock() has looked, and only the layer takes it, under the same lock"
+        reason = "lock() has checked, and only the layer takes it, under the same lock"
     )]
     fn deref_mut(&mut self) -> &mut Self::Target {
         match self.0.as_mut().expect(THERE) {

@@ -2,7 +2,7 @@
 //!
 //! | status | `code` | when | what the client does |
 //! |---|---|---|---|
-//! | 400 | `idempotency_key_missing` | the route requires a key | makes a key for each new request |
+//! | 400 | `idempotency_key_missing` | the route requires a key | generates a key for each new request |
 //! | 400 | `idempotency_key_malformed` | the header cannot be read | corrects it |
 //! | 400 | `request_body_unreadable` | the body ended early | sends the request again, with the same key |
 //! | 403 | `idempotency_key_of_nobody` | no tenant or account is known | authenticates |
@@ -32,7 +32,7 @@ pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     /// The machine-readable word.
     pub(crate) code: &'static str,
-    /// The sentence for people, the same for every occurrence.
+    /// The summary for people, the same for every occurrence.
     pub(crate) title: &'static str,
     /// The problem with this request, and what to do.
     pub(crate) detail: String,
@@ -70,7 +70,7 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(after) = self.retry_after {
-            // Whole seconds, rounded up: a client that comes too early only gets the same answer.
+            // Whole seconds, rounded up: a client that retries too early only gets the same answer.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }

@@ -36,7 +36,7 @@ impl Renewal {
         })
     }
 
-    /// In a task of its own: a handler that blocks its thread must not lose its lease because of
+    /// In a separate task: a handler that blocks its thread must not lose its lease because of
     /// that.
     fn spawn<F>(work: impl FnOnce(CancellationToken) -> F) -> Self
     where
@@ -60,7 +60,7 @@ impl Renewal {
 /// Why renewals ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// They were told to.
+    /// They were stopped on request.
     Stopped,
     /// The lease was lost.
     Lost,

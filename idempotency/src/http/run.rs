@@ -121,7 +121,8 @@ where
     let undone = if settings.keeps(effect, response.status()) { Ok(()) } else { tx.undo().await };
     if let Err(error) = undone {
         let error = CommitError::RolledBack {
-            reason: "what a refused request wrote could not be undone: it was ended by a statement of its own",
+            reason: "the writes of a refused request could not be undone: its own statement ended the \
+                     transaction",
             source: Some(Box::new(error)),
         };
         return Ok(answer::not_committed(&error).response());

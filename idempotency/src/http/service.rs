@@ -26,7 +26,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
 ///
 /// A request that has begun runs to its end, even when the client's connection is lost. So its
-/// outcome is there when the client sends the request again.
+/// outcome is stored when the client sends the request again.
 pub struct Idempotent<S, DB: KeyStore> {
     inner: S,
     settings: Arc<LayerOptions<DB>>,

@@ -19,8 +19,8 @@ pub(super) const BEGIN: &str = concat!(
     migrations::waits_for_the_disk!(),
     "; BEGIN; SAVEPOINT idempotency_claim"
 );
-/// Begins the transaction that looks for stuck keys. It forces their indexes and the order of
-/// these, whatever the planner assumes about the table.
+/// Begins the transaction that finds stuck keys. It forces the planner to use their indexes and the
+/// order of these.
 pub(super) const BY_INDEXES: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_seqscan = off; \
     SET LOCAL enable_bitmapscan = off";
 pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
@@ -63,7 +63,7 @@ migrations::statements! {
     find = "
         SELECT {record_columns} FROM {schema}idempotency_key AS k WHERE k.scope = $1 AND k.operation = $2
             AND k.key = $3";
-    /// Takes over a key whose row is unchanged since it was read, or is gone.
+    /// Takes over a key whose row is unchanged since it was read, or no longer exists.
     replace = "
         INSERT INTO {schema}idempotency_key AS k (scope, operation, key, fingerprint, holder, state,
             attempt, lease_until, claimed_at, expires_at, refuses)

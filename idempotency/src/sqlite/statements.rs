@@ -1,13 +1,13 @@
 //! The SQL of idempotency keys on SQLite. There are no schemas. Times are microseconds since 1970.
 
-/// The SELECT makes a connection that is older than a migration load the new schema; an INSERT
+/// The SELECT makes a connection that was opened before a migration load the new schema; an INSERT
 /// alone would fail.
 pub(super) const HOLD: &str = "SAVEPOINT idempotency_claim; SELECT 1 FROM idempotency_key LIMIT 0";
 pub(super) const UNDO: &str = "ROLLBACK TO SAVEPOINT idempotency_claim";
 
 migrations::statements! {
     parts {
-        // The clock is that of the machine: a SQLite file has no server. It stands still within one
+        // The clock is that of the machine: a SQLite file has no server. It is constant within one
         // statement.
         now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
         // Columns are named: a star would also read columns that a later migration adds.

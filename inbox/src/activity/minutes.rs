@@ -42,8 +42,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.tables().purge_minutes(&mut connection, now - KEEP).await.map_err(StoreError::during(what))
     }
 
-    /// Returns the counts of each consumer since a moment. Returns none when the role may not read
-    /// them, so that the caller can still report the rest.
+    /// Returns the counts of each consumer since a given time. Returns none if the role may not
+    /// read them, so that the caller can still report the rest.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,

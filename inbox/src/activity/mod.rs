@@ -32,7 +32,7 @@ pub struct Activity {
     pub retrying: u64,
     /// The earliest first failure among them.
     pub failing_since: Option<OffsetDateTime>,
-    /// Dead letters that are open.
+    /// Open dead letters.
     pub dead: u64,
     /// When the oldest of them was dead-lettered.
     pub dead_since: Option<OffsetDateTime>,
@@ -60,7 +60,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.
     pub async fn activity(&self, period: Duration) -> Result<Vec<Activity>, StoreError> {
-        let what = "count what consumers have done";
+        let what = "count the work of consumers";
         let counting = async {
             let mut connection = self.acquire(what).await?;
             let since = OffsetDateTime::now_utc() - period;

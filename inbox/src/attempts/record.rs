@@ -30,14 +30,14 @@ pub struct Failed<'a> {
     pub is_returned: bool,
 }
 
-/// A failure that was noted, as the database remembers it.
+/// A failure that was recorded, as the database remembers it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotedFailure {
     /// Number of counted failures.
     pub(crate) attempts: u32,
     /// Number of consecutive failures that were not counted.
     pub(crate) uncounted: u32,
-    /// When the first failure was noted, counted or not.
+    /// When the first failure was recorded, counted or not.
     pub(crate) first_failed_at: OffsetDateTime,
     /// Time since then, by the database's clock.
     pub(crate) age: Duration,
@@ -65,17 +65,17 @@ pub struct InHand {
     pub next_at: OffsetDateTime,
 }
 
-/// The messages whose attempts are forgotten. The others are only put down: they are no longer in
+/// The messages whose attempts are forgotten. The others are only released: they are no longer in
 /// hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Forget {
     /// All messages.
     All,
-    /// Messages without a noted failure.
+    /// Messages without a recorded failure.
     Unnoted,
     /// Messages without a counted failure, whose handler ended no process.
     Unsuspected,
-    /// Messages without a noted failure, whose handler ended no process.
+    /// Messages without a recorded failure, whose handler ended no process.
     Untouched,
 }
 
@@ -85,7 +85,7 @@ impl Forget {
         self == Self::All
     }
 
-    /// Returns whether failures are forgotten that were noted and not counted.
+    /// Returns whether failures are forgotten that were recorded and not counted.
     pub(crate) fn also_noted(self) -> bool {
         !matches!(self, Self::Unnoted | Self::Untouched)
     }
@@ -119,10 +119,9 @@ impl InHand {
 pub struct Failures {
     /// Number of counted failures.
     pub attempts: u32,
-    /// Number of consecutive failures that were not counted. It begins anew after an hour without
-    /// one.
+    /// Number of consecutive failures that were not counted. It restarts after an hour without one.
     pub uncounted: u32,
-    /// Time since the first failure was noted, counted or not, by the clocks of database and
+    /// Time since the first failure was recorded, counted or not, by the clocks of database and
     /// process: the shorter time.
     pub age: Duration,
     /// Wait until the next attempt; zero for a failure that is not counted.

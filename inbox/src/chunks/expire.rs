@@ -35,7 +35,7 @@ impl Incomplete {
         ChunkSet { key, fingerprint: self.fingerprint }
     }
 
-    /// Makes a dead letter from the chunks that arrived: evidence, nothing to apply. Its
+    /// Makes a dead letter from the chunks that arrived: as evidence, not to be applied. Its
     /// fingerprint is that of the fragment, so that the whole message, published again, does not
     /// match the dead letter.
     fn into_letter(self, fragment: Bytes) -> DeadLetter {
@@ -119,14 +119,14 @@ impl<DB: Dialect> Inbox<DB> {
 
     async fn expire_one(&self, set: ChunkSet<'_>, before: OffsetDateTime) -> Result<Expired, StoreError> {
         let failed = StoreError::during;
-        let mut tx = self.begin_durable("begin to expire an incomplete message").await?;
+        let mut tx = self.begin_durable("begin expiring an incomplete message").await?;
         // Read again under its lock: its last chunk may be arriving right now.
         let locked =
             self.tables().lock_set(&mut tx, set, before).await.map_err(failed("lock a set of chunks"))?;
         let Some(incomplete) = locked else { return Ok(Expired::Changed) };
-        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look for a message"))?;
+        let found = self.tables().find(&mut tx, set.key).await.map_err(failed("look up a message"))?;
         if found.is_some_and(|stored| stored.fingerprint == set.fingerprint) {
-            // It came as a whole afterwards, for example after a limit was raised.
+            // It arrived as a whole afterwards, for example after a limit was raised.
             self.tables().remove_set(&mut tx, set).await.map_err(failed("remove chunks"))?;
             tx.commit().await.map_err(failed("commit the removal of chunks"))?;
             return Ok(Expired::Whole);

@@ -31,8 +31,8 @@ const SPLITS_MAX: u32 = 16;
 
 fn too_many_splits(id: MessageId) -> Refusal {
     let problem = format!(
-        "the message is being split in more ways than one inbox keeps, which is at most {SPLITS_MAX}: do not change \
-         the limit of sizes at its relay any more, and publish the message again"
+        "chunks of the message arrived in more than {SPLITS_MAX} different sizes, the maximum that an inbox \
+         keeps: stop changing the size limit of its relay, and publish the message again"
     );
     Refusal::Chunk { id, problem }
 }
@@ -47,10 +47,10 @@ impl<DB: Dialect> Inbox<DB> {
     /// On SQLite, begin it with `BEGIN IMMEDIATE`.
     ///
     /// # Errors
-    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks are there but
-    /// do not make the message that they promised; [`dead_letter_whole`](Self::dead_letter_whole)
-    /// stores it as a dead letter and forgets the chunks. Not cancel-safe: when the future was
-    /// dropped, roll back as well.
+    /// [`AdmitError`]; roll the transaction back. [`AdmitError::Damaged`]: all chunks have arrived
+    /// but do not form the promised message; [`dead_letter_whole`](Self::dead_letter_whole) stores
+    /// it as a dead letter and forgets the chunks. Not cancel-safe: when the future was dropped,
+    /// roll back as well.
     pub async fn gather(
         &self,
         tx: &mut Transaction<'_, DB>,

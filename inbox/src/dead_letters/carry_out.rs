@@ -32,7 +32,7 @@ pub(crate) enum Taken {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Notes, before the handler runs, that a process carries out a requested redrive. If the
+    /// Records, before the handler runs, that a process carries out a requested redrive. If the
     /// handler ends the process, the next process finds the note. `ended` is a process that has
     /// ended: its note is taken over.
     pub(crate) async fn take_request(
@@ -42,7 +42,7 @@ impl<DB: Dialect> Inbox<DB> {
         ended: Option<Uuid>,
     ) -> Result<Taken, StoreError> {
         let failed = StoreError::during;
-        let what = "record what is redriven";
+        let what = "record the message to redrive";
         let mut tx = self.begin_raw(what).await?;
         if !self.tables().is_requested(&mut tx, request.number).await.map_err(failed(what))? {
             return Ok(Taken::Elsewhere);
@@ -96,13 +96,13 @@ fn lasting_failure(id: DeadLetterId, error: RedriveError) -> Result<Option<Strin
             tracing::warn!(dead_letter = %id, error = error_text(&error), "the outcome of a redrive is unknown");
         }
         RedriveError::Commit(error) if error.is_innocent() => {
-            tracing::info!(dead_letter = %id, error = error_text(&error), "a redrive is tried again");
+            tracing::info!(dead_letter = %id, error = error_text(&error), "retrying a redrive");
         }
         error @ RedriveError::UnknownKind { .. } => {
             tracing::info!(dead_letter = %id, %error, "a redrive waits for a process with a handler for the message's kind");
         }
         error @ RedriveError::Admit(AdmitError::Expired { .. }) => {
-            tracing::info!(dead_letter = %id, %error, "a redrive is tried again");
+            tracing::info!(dead_letter = %id, %error, "retrying a redrive");
         }
         RedriveError::Store(error)
         | RedriveError::Admit(AdmitError::Store(error) | AdmitError::Day(OpenError::Store(error)))

@@ -23,7 +23,7 @@ pub const DISCARDED_MAX: usize = 50;
 impl<DB: Dialect> Inbox<DB> {
     /// Asks consumers to redrive dead letters, in one transaction: at most [`REQUESTED_MAX`]. If
     /// one of them is in hand for half the [call timeout](crate::InboxOptions::call_timeout), each
-    /// is requested by itself, and waits for its share of that time. Returns the answer of
+    /// is requested separately, and waits for its share of that time. Returns the answer of
     /// [`request_redrive`](Self::request_redrive) for each, in their order. A problem of the
     /// database ends that: then there are fewer answers, and the last one is the problem.
     ///
@@ -93,7 +93,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(seen.iter().zip(verdicts).map(answer).collect())
     }
 
-    /// Notes requests, in a transaction to commit.
+    /// Records requests, in a transaction to commit.
     async fn note_requests(
         &self,
         seen: &[SeenLetter],
@@ -160,7 +160,7 @@ impl<DB: Dialect> Inbox<DB> {
 
     /// Discards dead letters in the given order, in one transaction: at most [`DISCARDED_MAX`]. If
     /// one of them cannot be discarded, or is in hand for half the [call
-    /// timeout](crate::InboxOptions::call_timeout), each is discarded by itself, and waits for its
+    /// timeout](crate::InboxOptions::call_timeout), each is discarded separately, and waits for its
     /// share of that time. Returns the answer of [`discard`](Self::discard) for each. A problem of
     /// the database ends that: then there are fewer answers, and the last one is the problem.
     ///
@@ -212,7 +212,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(discarded)
     }
 
-    /// Notes discards and closes their dead letters, in a transaction to commit.
+    /// Records discards and closes their dead letters, in a transaction to commit.
     async fn note_discards(
         &self,
         letters: &[SeenLetter],
@@ -240,7 +240,8 @@ impl<DB: Dialect> Inbox<DB> {
                 ..Decision::new(&letter, Action::Discard, &decided.signature)
             };
             self.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a decision"))?;
-            // This statement fails in an aborted transaction, so the commit afterwards commits.
+            // This statement would fail in an aborted transaction, so the following commit really
+            // commits.
             let closed = self.tables().resolve(&mut tx, seen.id, resolution).await;
             if closed.map_err(failed("close a dead letter"))? != 1 {
                 return Err(RedriveError::NotFound { id: seen.id });
@@ -251,15 +252,15 @@ impl<DB: Dialect> Inbox<DB> {
     }
 }
 
-/// Requests that are noted, but not committed.
+/// Requests that are recorded, but not committed.
 struct Requests<DB: Dialect> {
     tx: InboxTransaction<DB>,
     verdicts: Vec<Verdict>,
-    /// The dead letters of the new ones.
+    /// The dead letters of the new requests.
     noted: HashSet<Uuid>,
 }
 
-/// Discards that are noted, but not committed.
+/// Discards that are recorded, but not committed.
 struct Discards<DB: Dialect> {
     tx: InboxTransaction<DB>,
     discarded: Vec<Redriven>,
@@ -269,8 +270,8 @@ fn count(letters: &[SeenLetter]) -> u32 {
     u32::try_from(letters.len()).unwrap_or(u32::MAX)
 }
 
-/// Returns whether a problem is not that of one dead letter. A lock is: a redrive holds it, or a
-/// handler of the message.
+/// Returns whether a problem concerns more than one dead letter. A lock does not: a redrive or a
+/// handler of the message holds it.
 fn concerns_all(error: &RedriveError) -> bool {
     match error {
         error if error.is_of_lock() => false,
@@ -280,7 +281,7 @@ fn concerns_all(error: &RedriveError) -> bool {
     }
 }
 
-/// The verdict about one dead letter of a request.
+/// The decision about one dead letter of a request.
 enum Verdict {
     Request,
     Closed(Redriven),

@@ -15,10 +15,10 @@ use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
 /// Maximum time ahead of now for which a day is created. It is a day less than the database's own
-/// limit, which then holds whatever the time is at the database.
+/// limit, so that the database accepts the day even if its clock differs.
 const AHEAD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// A decision that is noted, but not committed.
+/// A decision that is recorded, but not committed.
 struct Noted<DB: Dialect> {
     tx: InboxTransaction<DB>,
     resolution: Resolution,
@@ -45,7 +45,7 @@ impl<DB: Dialect> Inbox<DB> {
         }
     }
 
-    /// Notes a decision and its outcome, in a transaction to commit. Of a closed dead letter,
+    /// Records a decision and its outcome, in a transaction to commit. For a closed dead letter,
     /// returns how it was closed.
     async fn note_discard(
         &self,

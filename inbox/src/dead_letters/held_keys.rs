@@ -64,7 +64,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
         DB::holders(connection, self.tables(), consumer.as_str(), keys)
             .await
-            .map_err(StoreError::during("find what holds a key"))
+            .map_err(StoreError::during("find the dead letter that holds a key"))
     }
 
     /// Returns the first open dead letter that holds the key of each of these messages, in their
@@ -119,7 +119,10 @@ impl<DB: Dialect> Inbox<DB> {
         tx: &mut InboxTransaction<DB>,
         id: DeadLetterId,
     ) -> Result<Option<DeadLetterId>, StoreError> {
-        self.tables().holder_before(tx, id).await.map_err(StoreError::during("find what holds a key"))
+        self.tables()
+            .holder_before(tx, id)
+            .await
+            .map_err(StoreError::during("find the dead letter that holds a key"))
     }
 
     /// Returns the first held message of each of the next keys after `after`. Cancel-safe.
@@ -137,8 +140,8 @@ impl<DB: Dialect> Inbox<DB> {
             .map_err(StoreError::during(what))
     }
 
-    /// Returns the distinct keys of this consumer that had a dead letter closed since a moment;
-    /// `None` when `limit` or more dead letters with keys were closed. Cancel-safe.
+    /// Returns the distinct keys of this consumer with a dead letter that was closed since a given
+    /// time; `None` when `limit` or more dead letters with keys were closed. Cancel-safe.
     pub(crate) async fn keys_closed_since(
         &self,
         consumer: &ConsumerName,
@@ -163,7 +166,7 @@ impl<DB: Dialect> Inbox<DB> {
         consumer: &ConsumerName,
         keys: &[HeldKey],
     ) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
-        let mut connection = self.acquire("find what holds a key").await?;
+        let mut connection = self.acquire("find the dead letter that holds a key").await?;
         self.holders(&mut connection, consumer, keys).await
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct HeldTurn<DB: Dialect> {
     letter: DeadLetter,
     tenant: Tenant,
     message_id: MessageId,
-    /// Whether a failure is noted, counted or not.
+    /// Whether a failure is recorded, counted or not.
     has_failed: bool,
 }
 
@@ -58,8 +58,8 @@ impl<DB: Dialect> HeldTurn<DB> {
         move |error| FailedTurn { tenant, message_id, failures, error }
     }
 
-    /// Ends the turn and notes that a process has the message in hand, unless another process has
-    /// noted that. Takes over the note of the process `ended`.
+    /// Ends the turn and records that a process has the message in hand, unless another process has
+    /// recorded that. Takes over the note of the process `ended`.
     pub(crate) async fn note(
         mut self,
         inbox: &Inbox<DB>,
@@ -72,7 +72,7 @@ impl<DB: Dialect> HeldTurn<DB> {
         };
         let failing = self.failing();
         let noted = self.tx.commit().await;
-        noted.map_err(|error| StoreError::broken("record what is redriven", error))?;
+        noted.map_err(|error| StoreError::broken("record the message to redrive", error))?;
         let id = self.letter.id;
         let given_up = given_up.map(|problem| failing(RedriveError::NotAMessage { id, problem }));
         Ok(NotedTurn::Own { letter: Box::new(self.letter), given_up })
@@ -85,7 +85,7 @@ pub(crate) enum NotedTurn {
     Own {
         /// Its dead letter.
         letter: Box<DeadLetter>,
-        /// The failure with which to give it up, if too many processes ended with it in hand.
+        /// The failure to dead-letter it with, if too many processes ended with it in hand.
         given_up: Option<FailedTurn>,
     },
     /// Another process has it in hand, or has ended.
@@ -99,7 +99,7 @@ pub struct FailedTurn {
     pub tenant: Tenant,
     /// The message.
     pub message_id: MessageId,
-    /// Number of failures counted before.
+    /// Number of failures counted so far.
     pub failures: u32,
     /// The failure.
     pub error: RedriveError,
@@ -171,7 +171,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Turns a held message into an ordinary dead letter, which holds those behind it, and forgets
+    /// Turns a held message into an ordinary dead letter, which holds those behind it, and deletes
     /// its attempts. Returns whether it was still held: an operator may have decided about it
     /// meanwhile. Runs to its end even if this call is dropped.
     pub(crate) async fn fail_held(
@@ -187,7 +187,7 @@ impl<DB: Dialect> Inbox<DB> {
         let message_id = message.id;
         shield(async move {
             let failed = StoreError::during;
-            let mut tx = inbox.begin_durable("begin to store a dead letter").await?;
+            let mut tx = inbox.begin_durable("begin storing a dead letter").await?;
             let rows = inbox
                 .tables()
                 .fail_held(&mut tx, id, &cause)

@@ -1,4 +1,4 @@
-//! Notes which process has the message of a dead letter in hand, while it redrives it.
+//! Records which process has the message of a dead letter in hand while redriving it.
 
 use uuid::Uuid;
 
@@ -11,9 +11,10 @@ use crate::store_error::StoreError;
 
 /// The process that has the message of a dead letter in hand.
 pub(crate) enum Hand {
-    /// The asking process, as is noted now.
+    /// The asking process, as is recorded now.
     Own {
-        /// Why the message is given up, once too many processes have ended with it in hand.
+        /// The reason to stop redriving the message, once too many processes have ended with it in
+        /// hand.
         given_up: Option<String>,
     },
     /// Another process. It is about to lock the dead letter, or has ended.
@@ -25,8 +26,7 @@ impl<DB: Dialect> Inbox<DB> {
     /// recorded that. Takes over the note of the process `ended`, and counts its end.
     ///
     /// The caller holds the lock of the dead letter or of its request. That alone does not show
-    /// that the other process has ended: it releases the lock for a moment when it commits its
-    /// note.
+    /// that the other process has ended: it briefly releases the lock when it commits its note.
     pub(crate) async fn take_letter(
         &self,
         connection: &mut DB::Connection,
@@ -34,7 +34,7 @@ impl<DB: Dialect> Inbox<DB> {
         process: Uuid,
         ended: Option<Uuid>,
     ) -> Result<Hand, StoreError> {
-        let failed = StoreError::during("record what is redriven");
+        let failed = StoreError::during("record the message to redrive");
         let keys = [letter.key()];
         let take = async {
             let taken = DB::take_in_hand(connection, self.tables(), &keys, process).await?;
@@ -59,8 +59,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Removes the note, because the process survived the handler. Failures stay, unless the
-    /// message is over: it took effect, or was given up and counting restarts with the next
-    /// decision.
+    /// message is finished: it took effect, or the redrive failed and counting restarts with the
+    /// next decision.
     pub(crate) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let what = "record that a redrive has ended";
         let mut connection = self.acquire(what).await?;

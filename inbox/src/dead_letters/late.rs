@@ -32,7 +32,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<bool, RedriveError> {
         let failed = StoreError::during;
         let others = self.tables().lock_others(tx, letter.key(), letter.id).await;
-        let others = others.map_err(failed("look for other dead letters of a message"))?;
+        let others = others.map_err(failed("find other dead letters of a message"))?;
         let mut refused = None;
         // One at a time: their payloads may be large, and there may be any number of them.
         for id in others {
@@ -47,8 +47,8 @@ impl<DB: Dialect> Inbox<DB> {
         refused.map_or(Ok(false), |refusal| Err(RedriveError::Refused(refusal)))
     }
 
-    /// Returns what an inbox row would hold about the effect that a dead letter records. If both
-    /// are the same message, its fingerprint is that of `message`.
+    /// Returns the values that an inbox row would hold about the effect that a dead letter records.
+    /// If both are the same message, its fingerprint is that of `message`.
     fn recorded_by(&self, letter: &DeadLetter, message: &Message) -> Option<Stored> {
         let (resolution, processed_at) = letter.resolved?;
         if resolution == Resolution::Discarded {

@@ -205,7 +205,7 @@ impl DeadLetter {
         }
         if self.headers.iter().any(|(name, _)| name.strip_prefix(CHUNK_PREFIX).is_some_and(is_chunk)) {
             return Err(String::from(
-                "it is a single chunk of a message, and the other chunks are not stored",
+                "it is a single chunk of a message, and the other chunks were not stored",
             ));
         }
         let wrong = |error: message::InvalidText| error.to_string();

@@ -130,7 +130,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(resolution)
     }
 
-    /// Locks an open dead letter; of a closed one, returns how it was closed.
+    /// Locks an open dead letter; for a closed one, returns how it was closed.
     pub(crate) async fn open_letter(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -148,8 +148,7 @@ impl<DB: Dialect> Inbox<DB> {
         })
     }
 
-    /// Admits the message of a dead letter that has no inbox row of its own. Returns `None` for a
-    /// duplicate.
+    /// Admits the message of a dead letter that has no inbox row. Returns `None` for a duplicate.
     async fn admit_again(
         &self,
         tx: &mut InboxTransaction<DB>,
@@ -189,7 +188,7 @@ impl<DB: Dialect> Inbox<DB> {
         resolution: Resolution,
     ) -> Result<Redriven, RedriveError> {
         let what = "close a dead letter";
-        // This statement fails in an aborted transaction, so the commit below commits.
+        // This statement would fail in an aborted transaction, so the commit below really commits.
         let closing =
             async { self.tables().resolve(&mut tx, id, resolution).await.map_err(StoreError::during(what)) };
         if self.in_time(what, closing).await? != 1 {

@@ -16,7 +16,7 @@ use crate::store_error::StoreError;
 
 /// The outcome for a dead letter whose message gets an inbox row.
 enum Outcome {
-    /// It is stored, or need not be.
+    /// It is stored, or does not have to be.
     Done(Committed),
     /// Nothing was done: the day of the row is forgotten.
     Forgotten,
@@ -25,8 +25,8 @@ enum Outcome {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Dead-letters a delivery in a transaction of its own and returns the proof that settles it.
-    /// If it was dead-lettered before, counts the delivery instead of storing it twice.
+    /// Dead-letters a delivery in a separate transaction and returns the proof that settles it. If
+    /// it was dead-lettered before, counts the delivery instead of storing it twice.
     ///
     /// A message that its handler rejected, that failed too often or that is held gets its inbox
     /// row in the same transaction. Further copies of it are duplicates, wherever they come from,
@@ -152,7 +152,7 @@ impl<DB: Dialect> Inbox<DB> {
                     Ok(_) if is_held => return Ok(Outcome::Done(Committed::attest(letter.subject))),
                     Err(refusal) if is_held => return Ok(Outcome::Reused(refusal)),
                     // Another process has applied it meanwhile: there is nothing to decide, and its
-                    // key need not wait.
+                    // key does not have to wait.
                     Ok(Duplicate { dead_letter: None, .. }) => {
                         self.tables()
                             .resolve(&mut tx, letter_id, Resolution::Duplicate)
@@ -173,7 +173,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
         chunks: Option<Fingerprint>,
     ) -> Result<(Transaction<'static, DB>, DeadLetterId), StoreError> {
-        let mut tx = self.begin_durable("begin to store a dead letter").await?;
+        let mut tx = self.begin_durable("begin storing a dead letter").await?;
         let failed = StoreError::during;
         if let Some(fingerprint) = chunks {
             self.tables()

@@ -1,4 +1,4 @@
-//! Notes which process has a message in hand, and forgets failures.
+//! Records which process has a message in hand, and forgets failures.
 
 use std::future::Future;
 
@@ -15,8 +15,9 @@ type Result<T> = std::result::Result<T, sqlx::Error>;
 /// The attempts of many messages.
 #[doc(hidden)]
 pub trait Attempts: Guards {
-    /// Notes that a process has messages of one consumer in hand, except those that another process
-    /// has or had in hand. Returns results in the order of `keys`, which may contain duplicates.
+    /// Records that a process has messages of one consumer in hand, except those that another
+    /// process has or had in hand. Returns results in the order of `keys`, which may contain
+    /// duplicates.
     fn take_in_hand(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,
@@ -32,7 +33,7 @@ pub trait Attempts: Guards {
         key: Key<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Notes that a process no longer has these messages of one consumer in hand.
+    /// Records that a process no longer has these messages of one consumer in hand.
     fn put_down(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,
@@ -40,8 +41,8 @@ pub trait Attempts: Guards {
         process: Uuid,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Forgets the attempts of those of these messages of one consumer that `forget` names. None of
-    /// the messages is in hand any more.
+    /// Of these messages of one consumer, deletes the attempts of those in `forget`. None of the
+    /// messages is in hand afterwards.
     fn forget_attempts(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,

@@ -56,15 +56,15 @@ pub trait Guards: Texts {
         mark: Mark,
     ) -> impl Future<Output = Result<Vec<Inserted>>> + Send;
 
-    /// Returns whether every row that was inserted with a mark is still there, in this very
-    /// transaction. `marked` are the keys of all of them.
+    /// Returns whether every row that was inserted with a mark still exists in this transaction.
+    /// `marked` are the keys of all of them.
     fn has_marked(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,
         marked: &[Key<'_>],
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Commits if every row that was inserted with a mark is still there, in this very transaction;
+    /// Commits if every row that was inserted with a mark still exists in this transaction;
     /// otherwise commits nothing. `marked` are the keys of all of them. After an error that is a
     /// refusal, nothing was committed; after any other error that is unknown.
     fn commit(

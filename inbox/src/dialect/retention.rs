@@ -18,7 +18,7 @@ pub trait Retention: Guards {
     /// Whether every day can hold rows without being created first.
     const DAYS_ARE_IMPLICIT: bool;
 
-    /// Notes where memory begins, unless it is already noted.
+    /// Records where memory begins, unless it is already recorded.
     fn begin_memory(
         connection: &mut Self::Connection,
         tables: &Tables<Self>,
@@ -49,7 +49,7 @@ pub trait Retention: Guards {
         keep_from: Day,
     ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
 
-    /// Deletes decisions from before a moment that were carried out, the oldest first; at most
+    /// Deletes decisions that were carried out before the given time, oldest first; at most
     /// `limit`. Returns the number deleted.
     fn purge_decisions(
         connection: &mut Self::Connection,

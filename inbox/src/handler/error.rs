@@ -27,7 +27,7 @@ pub enum Next {
     /// unavailable.
     Unavailable,
     /// Not counted, and retried after the time that the handler chose: the message depends on
-    /// something that is not there yet.
+    /// something that does not exist yet.
     NotYet,
     /// The database was unavailable, or another transaction won. Retried after a backoff. Counted
     /// only while other messages succeed: then the database fails for this message alone.
@@ -55,9 +55,9 @@ impl HandlerError {
 
     /// Makes an error for a message that failed; the next attempt waits for `delay` instead of the
     /// backoff. A delay above 15 minutes is shortened to that, because the delivery stays unsettled
-    /// through all its attempts; for a longer wait, store a row of your own. Counted as an attempt.
-    /// In a batch, the first failure only removes the message from the batch and runs it again
-    /// alone at once. Only a failure of that attempt waits for `delay`.
+    /// through all its attempts; for a longer wait, store your own row. Counted as an attempt. In a
+    /// batch, the first failure only removes the message from the batch and runs it again alone at
+    /// once. Only a failure of that attempt waits for `delay`.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
         Self { delay: Some(delay.min(RETRY_AFTER_MAX)), ..Self::retry(reason) }
@@ -69,7 +69,7 @@ impl HandlerError {
         Self::retry("the handler failed").with_source(error)
     }
 
-    /// Wraps an error because of which the message can never succeed: for
+    /// Wraps an error that will always prevent the message from succeeding: for
     /// `.map_err(HandlerError::rejecting)`.
     #[must_use]
     pub fn rejecting(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
@@ -89,10 +89,10 @@ impl HandlerError {
         Self { next: Next::Unavailable, ..Self::retry(reason) }
     }
 
-    /// Makes an error for a message that depends on something that is not there yet, such as the
-    /// row of an earlier event: it is tried again every `every`, from 100 ms to 15 minutes. No
-    /// attempt is counted. Its key waits; other keys go on. It is dead-lettered once it has failed
-    /// for [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
+    /// Makes an error for a message that depends on something that does not exist yet, such as the
+    /// row of an earlier event: it is retried every `every`, from 100 ms to 15 minutes. No attempt
+    /// is counted. Its key waits; other keys continue. It is dead-lettered once it has failed for
+    /// [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
     /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in whichever process.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the
@@ -123,7 +123,7 @@ impl HandlerError {
     pub(crate) fn of_enqueue(remedy: Remedy, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let failed = match remedy {
             Remedy::RunAgain => {
-                Self { next: Next::Database, ..Self::retry("the outbox could not store a message now") }
+                Self { next: Next::Database, ..Self::retry("the outbox cannot store a message now") }
             }
             Remedy::GiveUp => Self::reject("a message that it enqueues can never be stored"),
             Remedy::Repair => Self::unavailable("the outbox is not set up"),

@@ -145,7 +145,7 @@ where
     F: for<'t> Call2<'t, DB, E> + Clone + Send + Sync + 'static,
 {
     async fn run(&self, tx: &mut Tx<DB>, event: E, _received: &Received) -> Handled {
-        // The returned value need not be `Send`: it becomes bytes before the next await.
+        // The returned value does not have to be `Send`: it becomes bytes before the next await.
         Ok(self.clone().call(tx, event).await?.into_result())
     }
 }
@@ -337,7 +337,7 @@ where
     }
 }
 
-/// A route to a function that takes the message as it is.
+/// A route to a function that takes the unchanged message.
 pub(crate) struct MessageRoute<F, Form>(F, PhantomData<fn() -> Form>);
 
 impl<F, Form> MessageRoute<F, Form> {

@@ -16,8 +16,8 @@ use crate::rows;
 use crate::store_error::LOCK_NOT_AVAILABLE;
 use crate::tables::Tables;
 
-/// How often notes are taken and read. A note that another process had, and removed before it was
-/// read, is taken the next time.
+/// Maximum attempts to write and read notes. A note of another process that disappears before it is
+/// read is written in the next attempt.
 const TAKE_MAX: usize = 5;
 
 impl parts::Attempts for Postgres {

@@ -118,7 +118,8 @@ impl Guards for Postgres {
     /// distinguishes its errors from those of the check.
     ///
     /// The commit waits for the disk even if the server's settings do not ask for it: the delivery
-    /// is acknowledged next, and a crash must not undo what is never delivered again.
+    /// is acknowledged next, and a crash must not undo the effect of a message that is never
+    /// delivered again.
     ///
     /// AND CHAIN, because sqlx believes that the transaction is open until it is dropped, and then
     /// sends a ROLLBACK with the next message. Outside a transaction, each ROLLBACK would log a

@@ -27,7 +27,7 @@ async fn is_to_be_tried_again(error: &sqlx::Error, attempt: u32) -> bool {
     let is_due = SqlErrorKind::of(error) == SqlErrorKind::Conflict && attempt < TRIES;
     if is_due {
         let delay = BACKOFF.delay(attempt, rand::random());
-        tracing::debug!(attempt, ?delay, "days of the inbox are in use; retrying");
+        tracing::debug!(attempt, ?delay, "partitions of the inbox are in use; retrying");
         tokio::time::sleep(delay).await;
     }
     is_due

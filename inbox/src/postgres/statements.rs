@@ -52,8 +52,8 @@ migrations::statements! {
                 AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
         decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at,
             decision";
-        // $1 a consumer, or null for all; $2 after this id; $3 letters. It goes from consumer to
-        // consumer by the index of open dead letters.
+        // $1 a consumer, or null for all; $2 after this id; $3 dead letters. It goes from consumer
+        // to consumer by the index of open dead letters.
         whose = "whose (name) AS (
             SELECT coalesce($1::text, (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL
                 ORDER BY consumer LIMIT 1)) COLLATE pg_catalog.\"C\"
@@ -137,9 +137,9 @@ migrations::statements! {
         FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
-    /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks are
-    /// there. The set keeps the size that the first chunk gave for the whole message. A kept chunk
-    /// is acknowledged, so the commit waits for the disk.
+    /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks have
+    /// arrived. The set keeps the size that the first chunk gave for the whole message. A kept
+    /// chunk is acknowledged, so the commit waits for the disk.
     hold_set = "INSERT INTO {schema}inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, key, \
         kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT \
         (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes \
@@ -166,7 +166,8 @@ migrations::statements! {
         AND ($3::text IS NULL OR s.consumer = $3 OR begun_at < $4) AND NOT EXISTS \
         (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND a.scope = s.scope AND \
         a.message_id = s.message_id AND a.next_at >= $1)) ORDER BY begun_at LIMIT $2";
-    /// For its expiry; one that a transaction is completing, or that is tried again, is left alone.
+    /// For its expiry. A message that a transaction is completing, or that is being retried, is
+    /// left alone.
     lock_set = "SELECT {chunk_set} FROM {schema}inbox_chunk_set AS s WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND \
         fingerprint = $4 AND NOT EXISTS (SELECT 1 FROM {schema}inbox_attempt AS a WHERE a.consumer = s.consumer AND \
         a.scope = s.scope AND a.message_id = s.message_id AND a.next_at >= $5) FOR UPDATE OF s SKIP LOCKED";
@@ -271,7 +272,7 @@ migrations::statements! {
             AND d.id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY d.id LIMIT $3) AS l \
         ORDER BY id LIMIT $3";
     /// The next open dead letters that match, without payloads; $13 rows. The walk ends after $3
-    /// letters, whatever the conditions leave of them.
+    /// dead letters, whatever the conditions exclude.
     open_letters = "{walk},
         found AS MATERIALIZED (SELECT open.id AS chosen FROM walk AS open WHERE {matches}
             ORDER BY open.id LIMIT $13::bigint)
@@ -279,14 +280,14 @@ migrations::statements! {
             SELECT {in_list} FROM found CROSS JOIN LATERAL (
                 SELECT * FROM {schema}inbox_dead_letter AS d WHERE d.id = found.chosen LIMIT 1) AS d) AS l ON true
         ORDER BY l.id";
-    /// The next open dead letters that match, as far as a decision needs them.
+    /// The next open dead letters that match, with the columns that a decision needs.
     choose_letters = "{walk}
         SELECT s.seen_to, s.scanned, l.id, l.seq, l.consumer, l.topic, l.reason, l.deliveries, l.dead_at, l.error
         FROM {walk_end} AS s LEFT JOIN (
             SELECT open.id, open.seq, open.consumer, open.topic, open.reason, open.deliveries, open.dead_at,
                 CASE WHEN $8::text IS NOT NULL THEN open.error END AS error
             FROM walk AS open WHERE {matches}) AS l ON true ORDER BY l.id";
-    /// The time is that before the letters were read: what dies meanwhile is younger.
+    /// The time was taken before the dead letters were read: those stored meanwhile are younger.
     letter_total = "WITH RECURSIVE {whose}
         SELECT statement_timestamp() AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS letters
         FROM (SELECT l.* FROM whose AS w CROSS JOIN LATERAL ({of_consumer} ORDER BY d.id LIMIT $3::bigint) AS l
@@ -318,13 +319,13 @@ migrations::statements! {
         CROSS JOIN LATERAL (SELECT id, consumer FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1) AS d
         WHERE NOT EXISTS (SELECT FROM {schema}inbox_audit AS a WHERE a.decision = $5 AND a.dead_letter = d.id OFFSET 0)
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
-    /// $1 decision, $2 a consumer or null, $3 letters to count.
+    /// $1 decision, $2 a consumer or null, $3 dead letters to count.
     letter_decision = "
         SELECT a.actor, a.action, a.note, a.selection, count(*) AS letters, min(a.at) AS first, max(a.at) AS last
         FROM (SELECT actor, action, note, selection, at FROM {schema}inbox_audit
             WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2) LIMIT $3::bigint) AS a
         GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
-    /// How these were closed; another outcome is that of a redrive that failed.
+    /// The resolutions of closed ones; any other outcome is that of a failed redrive.
     letter_outcomes = "
         SELECT a.outcome, count(*) AS letters
         FROM (SELECT CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome
@@ -357,7 +358,7 @@ migrations::statements! {
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
     decisions = "SELECT {decision} FROM {schema}inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
-    /// Of each of these dead letters the latest decisions, at most $2.
+    /// The latest decisions about each of these dead letters, at most $2.
     decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
         CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
         ORDER BY seq DESC LIMIT $2) AS a ORDER BY a.seq DESC";
@@ -368,7 +369,7 @@ migrations::statements! {
     /// The database's own function, which runs with the owner's rights.
     purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";
 
-    /// The first dead letter that holds each key, with the key's place in the arrays.
+    /// The first dead letter that holds each key, with the key's position in the arrays.
     holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
         AS u (scope, topic, key, place) CROSS JOIN LATERAL (SELECT id FROM {schema}inbox_dead_letter AS d \
         WHERE d.consumer = $1 AND d.scope = u.scope AND d.topic = u.topic AND d.key = u.key AND {holds} \

@@ -143,7 +143,7 @@ impl<DB: Dialect> AppliedIds for Memory<DB> {
     }
 
     async fn retained_from(&mut self) -> Result<Option<OffsetDateTime>, StoreError> {
-        let failed = || StoreError::during("read from when the inbox remembers ids");
+        let failed = || StoreError::during("read the time from which the inbox remembers ids");
         let query = Query::new(&self.tables.shared.retained_from);
         let found = self.read(query).await.map_err(failed())?;
         found.first().map(|row| row.get("retained_from")).transpose().map_err(failed())

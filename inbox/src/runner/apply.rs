@@ -31,7 +31,8 @@ const FUTURE_NEAR: Duration = Duration::from_secs(86_400);
 pub(super) struct OneAttempt<'a> {
     pub(super) tenant: &'a Tenant,
     pub(super) message: &'a Message,
-    /// Number of counted failures; `None` if this process has not noted the message to be in hand.
+    /// Number of counted failures; `None` if this process has not recorded that it has the message
+    /// in hand.
     pub(super) failed_before: Option<u32>,
     pub(super) begun_at: Instant,
 }
@@ -48,8 +49,8 @@ pub(super) fn waits_for_its_time(refusal: &Refusal) -> bool {
     *generated_at - *newest_accepted_at < FUTURE_NEAR
 }
 
-/// Returns what is forgotten of a message after a copy of it. A held dead letter continues the
-/// count of failures.
+/// Returns which records of a message are deleted after a copy of it. A held dead letter continues
+/// the count of failures.
 pub(super) fn forget_of(copy: &Duplicate) -> Forget {
     if copy.dead_letter.is_some() { Forget::Unnoted } else { Forget::All }
 }
@@ -91,7 +92,7 @@ impl<S: Store> Worker<S> {
         step
     }
 
-    /// Forgets the attempts of a message that this process noted to be in hand.
+    /// Deletes the attempts of a message that this process has in hand according to the database.
     pub(super) async fn forget(
         &self,
         tx: &mut S::Tx,
@@ -113,7 +114,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Settles a message that took effect before, or became a dead letter.
+    /// Settles a message that had already taken effect or become a dead letter.
     pub(super) async fn suppress(
         &self,
         mut tx: S::Tx,
@@ -155,7 +156,7 @@ impl<S: Store> Worker<S> {
         match self.store.commit(tx).await {
             Ok(proofs) => match proofs.into_iter().next() {
                 Some(proof) => Step::Settle(Done::now(proof)),
-                None => Step::failed(FailureKind::Database, "the commit proved nothing"),
+                None => Step::failed(FailureKind::Database, "the commit returned no proof"),
             },
             Err(error) => match of_staged(error) {
                 Ok(error) => self.after_failure(error),
@@ -178,8 +179,8 @@ impl<S: Store> Worker<S> {
                 tracing::warn!(error = error_text(&error), "the handler failed");
                 return Step::failed(FailureKind::Database, rollback);
             }
-            // The rollback continues in a task of its own.
-            Err(_) => tracing::warn!("the transaction of a failed handler is slow to roll back"),
+            // The rollback continues in a separate task.
+            Err(_) => tracing::warn!("the rollback of a failed handler's transaction is slow"),
         }
         self.after_failure(error)
     }

@@ -30,7 +30,7 @@ pub(super) struct Sorted {
     pub(super) settled: Vec<Settled>,
     /// To be handled one by one, in this order.
     pub(super) singles: Vec<Held>,
-    /// Not handled, because the worker was told to give up.
+    /// Not handled, because the worker is stopping.
     pub(super) released: Vec<Held>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Settled {
     pub(super) done: Done,
 }
 
-/// A delivery that is handled alone, and its place in the batch.
+/// A delivery that is handled alone, and its position in the batch.
 struct Single {
     at: usize,
     held: Held,
@@ -86,7 +86,7 @@ impl Batch {
         }
     }
 
-    /// Takes out the deliveries at these places of a part; the others go on.
+    /// Takes out the deliveries at these positions of a part; the others continue.
     fn take_places(&mut self, part: Vec<Placed>, places: &HashSet<usize>) {
         let mut rest = Vec::with_capacity(part.len().saturating_sub(places.len()));
         for (place, placed) in part.into_iter().enumerate() {
@@ -99,7 +99,7 @@ impl Batch {
         self.parts.push_front(rest);
     }
 
-    /// Takes out one delivery of a part and what follows it on its key; the others go on.
+    /// Takes out one delivery of a part and those that follow it on its key; the others continue.
     fn take_culprit(&mut self, mut part: Vec<Placed>, place: usize) {
         self.parts.push_front(part.split_off(place + 1));
         if let Some(Placed { at, held, .. }) = part.pop() {
@@ -159,7 +159,7 @@ impl<S: Store> Worker<S> {
         }
         let Batch { mut singles, settled, .. } = batch;
         self.put_down(released.iter().chain(singles.iter().map(|single| &single.held))).await;
-        // A later culprit can have an earlier place.
+        // A later culprit can have an earlier position.
         singles.sort_unstable_by_key(|single| single.at);
         Sorted { settled, singles: singles.into_iter().map(|single| single.held).collect(), released }
     }
@@ -184,7 +184,7 @@ impl<S: Store> Worker<S> {
         Batch { parts: VecDeque::from([placed]), singles, ..Batch::default() }
     }
 
-    /// Notes that deliveries that wait, go on alone, or go back to the broker are no longer in
+    /// Records that deliveries that wait, continue alone, or return to the broker are no longer in
     /// hand.
     async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {

@@ -20,7 +20,7 @@ use crate::ids::{MessageName, Tenant};
 use crate::refusal::Refusal;
 use crate::store_error::StoreError;
 
-/// A delivery, its place in the batch and its tenant.
+/// A delivery, its position in the batch and its tenant.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub(super) at: usize,
@@ -64,7 +64,7 @@ impl Attempt {
     }
 }
 
-/// A message whose effect will be applied, and its place in the part.
+/// A message whose effect will be applied, and its position in the part.
 struct Fresh<'a, G> {
     at: usize,
     guard: G,
@@ -80,7 +80,7 @@ struct Handled {
     duplicates: usize,
 }
 
-/// Adds to these places of a part those that follow one of them on its lane.
+/// Adds to these positions of a part the positions that follow one of them on its lane.
 fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
     let mut lanes: HashSet<&Lane> = HashSet::new();
     for (at, placed) in part.iter().enumerate() {
@@ -161,8 +161,8 @@ impl<S: Store> Worker<S> {
         Ok(Attempt::Done(are_handled.into_iter().map(done).collect()))
     }
 
-    /// Notes the deliveries that other processes may have had in hand. Returns the counted failures
-    /// of each delivery, or the attempt that ends here.
+    /// Records the deliveries that other processes may have had in hand. Returns the counted
+    /// failures of each delivery, or the attempt that ends here.
     async fn take_suspects_in_hand(&self, part: &[Placed]) -> Result<Vec<u32>, Attempt> {
         let mut failures = vec![0; part.len()];
         let suspects: Vec<_> = part.iter().enumerate().filter(|(_, placed)| placed.held.is_suspect).collect();
@@ -185,7 +185,7 @@ impl<S: Store> Worker<S> {
         Err(Attempt::Apart(with_those_behind(part, apart)))
     }
 
-    /// Returns the places of admitted messages that must not be handled with the batch.
+    /// Returns the positions of admitted messages that must not be handled with the batch.
     async fn places_apart(
         &self,
         tx: &mut S::Tx,
@@ -281,8 +281,8 @@ impl<S: Store> Worker<S> {
         let received = self.received(tenant, message, failures);
         let result = match self.handle(tx, &guard, message, &received).await {
             Ok(result) => result,
-            // Also when a dependency is unavailable: that may concern only this message, and the
-            // others go on.
+            // This includes an unavailable dependency: it may concern only this message, and the
+            // others continue.
             Err(error) => {
                 let error = error_text(&error);
                 tracing::warn!(consumer = %self.consumer, message_id = %message.id, error, "failed in a batch");

@@ -55,6 +55,6 @@ where
         }
     };
     if tokio::time::timeout(INTERRUPT_MAX, interrupted).await.is_err() {
-        tracing::warn!("the database did not answer: the statement continues");
+        tracing::warn!("the database did not answer; the statement may still be running");
     }
 }

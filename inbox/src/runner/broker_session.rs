@@ -36,7 +36,7 @@ impl SubscriptionFactory {
 }
 
 fn panicked() -> SubscriptionError {
-    SubscriptionError::operator("the subscriber panicked; its message is on standard error")
+    SubscriptionError::operator("the subscriber panicked; standard error has the message")
 }
 
 impl std::fmt::Debug for SubscriptionFactory {

@@ -47,7 +47,7 @@ pub enum BuildError {
     #[error("the consumer has a .handler(..) for all messages and handlers for kinds; use one of the two")]
     HandlerAndKinds,
     /// The limit of attempts is zero.
-    #[error("the bound of attempts is 0; choose at least 1")]
+    #[error("the maximum number of attempts is 0; choose at least 1")]
     NoAttempts,
     /// An interval is so short that the consumer would work without a pause.
     #[error("{setting} is {interval:?}; choose at least {:?}", INTERVAL_MIN)]
@@ -58,6 +58,6 @@ pub enum BuildError {
         interval: Duration,
     },
     /// The handler timeout is zero, so every call would fail.
-    #[error("handler_timeout is 0; set it to longer than the slowest handler takes")]
+    #[error("handler_timeout is 0; set it to more than the slowest handler takes")]
     NoHandlerTimeout,
 }

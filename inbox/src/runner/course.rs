@@ -1,4 +1,4 @@
-//! Notes each failure of a message, and decides whether to try it again.
+//! Records each failure of a message, and decides whether to retry it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub(super) struct Course {
     pub(super) is_suspect: bool,
     /// Whether the backoff set by another process is over.
     pub(super) is_resumed: bool,
-    /// Number of counted failures, if any failure is noted in the database.
+    /// Number of counted failures, if any failure is recorded in the database.
     pub(super) failed_before: Option<u32>,
     /// Number of consecutive uncounted failures.
     pub(super) outages: u32,
     /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
-    /// A process that had noted it to be in hand, and had not begun to handle it.
+    /// A process that had recorded that it had the message in hand, and had not begun to handle it.
     pub(super) not_begun: Option<Uuid>,
 }
 
@@ -45,7 +45,7 @@ impl Course {
     }
 }
 
-/// The consequence of a noted failure.
+/// The consequence of a recorded failure.
 pub(super) enum Noted {
     /// It must be dead-lettered.
     Dead(NewDeadLetter),
@@ -56,7 +56,7 @@ pub(super) enum Noted {
 }
 
 impl<S: Store> Worker<S> {
-    /// Notes a failure, and waits for the next attempt unless the message must be given up.
+    /// Records a failure, and waits for the next attempt unless the message must be dead-lettered.
     pub(super) async fn note_failure(
         &self,
         tenant: &Tenant,
@@ -83,7 +83,7 @@ impl<S: Store> Worker<S> {
         Ok(None)
     }
 
-    /// Notes a failure, and counts it if it is the message's own.
+    /// Records a failure, and counts it if it is the message's own.
     pub(super) async fn count_failure(
         &self,
         message: MessageName<'_>,

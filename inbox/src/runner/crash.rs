@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use message::MessageId;
 
-/// A moment when a crash must do no harm.
+/// A point at which a crash must do no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashPoint {
     /// The effect is written but not committed.

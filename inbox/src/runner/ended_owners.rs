@@ -17,14 +17,14 @@ const OWNERS_MAX: usize = 1_000;
 /// Other processes that ended with messages in hand.
 ///
 /// A process first notes that it has a message in hand, and then begins to handle it. Between the
-/// two it looks as if it had ended, so one look at a message is not enough. Two looks at a single
+/// two it looks as if it had ended, so one check of a message is not enough. Two checks of a single
 /// message are enough: the other messages of an ended process are taken over without waiting again.
 #[derive(Debug, Default)]
 pub(super) struct EndedOwners(Mutex<HashSet<Uuid>>);
 
 impl EndedOwners {
     /// Returns whether a process that does not handle a message it has in hand has ended.
-    /// `was_seen_before` is whether it did not handle that message a while ago either.
+    /// `was_seen_before` is true if it was also not handling that message some time before.
     pub(super) fn has_ended(&self, owner: Uuid, was_seen_before: bool) -> bool {
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if was_seen_before {

@@ -55,20 +55,20 @@ pub(super) fn is_of_session(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// A failure that was noted.
+/// A failure that was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failure {
     /// Whether it was counted.
     pub(super) is_counted: bool,
     /// Number of counted failures, including this one.
     pub(super) attempts: u32,
-    /// Time since the first failure was noted, by the clock that shows the shorter time.
+    /// Time since the first failure was recorded, by the clock that shows the shorter time.
     pub(super) age: Duration,
-    /// Number of consecutive uncounted failures, in any process, as the database noted them.
+    /// Number of consecutive uncounted failures, in any process, as the database recorded them.
     pub(super) uncounted: u32,
 }
 
-/// Limits after which a message is given up.
+/// Limits after which a message is dead-lettered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Maximum number of counted failures.
@@ -78,9 +78,9 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Returns whether to dead-letter the message. A message whose failures do not count is given
-    /// up by its age, and only after `attempts_max` consecutive failures that an available database
-    /// has noted. So the end of a long outage alone is no reason.
+    /// Returns whether to dead-letter the message. A message whose failures do not count is
+    /// dead-lettered by its age, and only after `attempts_max` consecutive failures that an
+    /// available database has recorded. So the end of a long outage alone is no reason.
     pub(super) fn are_exceeded_by(self, failure: Failure) -> bool {
         if failure.is_counted {
             return failure.attempts >= self.attempts_max;

@@ -57,9 +57,9 @@ impl<S: Store> Worker<S> {
 
     /// Commits a chunk that waits for others.
     ///
-    /// All chunks share one note, and a set with a noted failure counts as being retried: it does
-    /// not expire. A chunk that is only kept must not hide that the handler of the whole failed or
-    /// ended a process. Only a failure to keep this very chunk is over.
+    /// All chunks share one note, and a set with a recorded failure counts as being retried: it
+    /// does not expire. A chunk that is only stored must not hide that the handler of the whole
+    /// failed or ended a process. Only a failure to store this very chunk is cleared.
     async fn keep(&self, mut tx: S::Tx, chunk: OneAttempt<'_>, course: &Course) -> Step {
         let forget = if course.has_failed_here() { Forget::Unsuspected } else { Forget::Untouched };
         if let Err(error) = self.forget(&mut tx, chunk, forget).await {
@@ -68,8 +68,8 @@ impl<S: Store> Worker<S> {
         self.commit(tx).await.of_chunk().without_handler()
     }
 
-    /// Gives up a message whose chunks were gathered. Rolls back first, because storing the dead
-    /// letter removes the chunks itself.
+    /// Dead-letters a message whose chunks were gathered. Rolls back first, because storing the
+    /// dead letter removes the chunks itself.
     pub(super) async fn give_up(&self, tx: S::Tx, dead: NewDeadLetter) -> Step {
         match self.store.rollback(tx).await {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! Notes that this process has a message in hand, so that the end of a process is counted.
+//! Records that this process has a message in hand, so that the end of a process is counted.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ENDS_BESIDE_MAX: u32 = 2;
 
 impl<S: Store> Worker<S> {
-    /// Notes that this process has a message in hand, and respects the backoff of another process
-    /// in which it failed. If another process handles it now, waits for that one without a permit.
+    /// Records that this process has a message in hand, and respects the backoff after a failure in
+    /// another process. If another process handles it now, waits for that one without a permit.
     /// Returns the number of counted failures.
     pub(super) async fn take_in_hand<'a>(
         &'a self,
@@ -41,7 +41,7 @@ impl<S: Store> Worker<S> {
         loop {
             let taken = self.store.take_in_hand(&this).await.map_err(Step::away)?;
             let Some(in_hand) = taken.first().copied() else {
-                return Err(Step::away("the database did not note what is in hand"));
+                return Err(Step::away("the database did not record the messages in hand"));
             };
             let InHand { failures, ends, owner, next_at } = in_hand;
             if let Some(owner) = owner {
@@ -67,8 +67,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Takes over a message that another process has noted to be in hand, if that process has
-    /// ended. Otherwise returns the step that waits for it.
+    /// Takes over a message that another process has in hand according to the database, if that
+    /// process has ended. Otherwise returns the step that waits for it.
     async fn take_over(
         &self,
         message: MessageName<'_>,
@@ -96,18 +96,19 @@ impl<S: Store> Worker<S> {
         u32::try_from(held).unwrap_or(u32::MAX) >= self.permits_max
     }
 
-    /// Notes that messages are no longer in hand. If that fails, it may look as if this process had
-    /// ended with them in hand.
+    /// Records that messages are no longer in hand. If that fails, it may look as if this process
+    /// had ended with them in hand.
     pub(super) async fn put_down_unhandled(&self, messages: &[MessageName<'_>]) {
         if let Err(error) = self.store.put_down(messages).await {
             let error = error_text(&error);
-            tracing::debug!(consumer = %self.consumer, error, "messages could not be noted as no longer in hand");
+            tracing::debug!(consumer = %self.consumer, error, "could not record that messages are no longer \
+                                                               in hand");
         }
     }
 }
 
-/// Returns the maximum time between two attempts of a message. Waits that are noted beyond it come
-/// from a clock that was ahead.
+/// Returns the maximum time between two attempts of a message. Waits that are recorded beyond it
+/// come from a clock that was ahead.
 fn pause_max(backoff: Backoff) -> Duration {
     backoff.max.max(RETRY_AFTER_MAX)
 }

@@ -33,7 +33,7 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) handler_timeout: Duration,
     pub(super) after_dead_letter: AfterDeadLetter,
     pub(super) guarded: bool,
-    /// The id of this process in notes of what it has in hand.
+    /// The id of this process in its notes of messages in hand.
     pub(super) process: Uuid,
     /// Cancelled when the consumer stops and redrives are given up.
     pub(super) stopping: CancellationToken,
@@ -70,8 +70,8 @@ impl<DB: Dialect> InboxStore<DB> {
         self.within("note that a redrive has not begun", call).await
     }
 
-    /// Notes that this process has ended the redrive of a dead letter. Forgets its failures too if
-    /// the message is over.
+    /// Records that this process has ended the redrive of a dead letter. Also deletes its failures
+    /// if the message is finished.
     pub(super) async fn put_letter_down(&self, key: Key<'_>, is_over: bool) -> Result<(), StoreError> {
         let call = self.inbox.put_letter_down(key, is_over);
         self.within("note that a redrive has ended", call).await
@@ -116,7 +116,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         tenant: &Tenant,
         message: &Message,
     ) -> Result<Gathered, AdmitError> {
-        self.within("put a message together", tx.gather(&self.consumer, tenant, message)).await
+        self.within("assemble a message", tx.gather(&self.consumer, tenant, message)).await
     }
 
     async fn admit_batch(
@@ -144,7 +144,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
             return Ok(vec![None; candidates.len()]);
         }
         let call = self.inbox.holders_of(tx, &self.consumer, candidates);
-        self.within("look for what holds a key", call).await
+        self.within("find the dead letter that holds a key", call).await
     }
 
     async fn handle(
@@ -184,7 +184,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn take_in_hand(&self, messages: &[MessageName<'_>]) -> Result<Vec<InHand>, StoreError> {
-        let what = "note what is in hand";
+        let what = "record the messages in hand";
         let keys = self.keys(messages);
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
@@ -203,11 +203,11 @@ impl<DB: Dialect> Store for InboxStore<DB> {
 
     async fn is_being_handled(&self, tenant: &Tenant, id: MessageId) -> Result<bool, StoreError> {
         let call = self.inbox.is_being_handled(&self.consumer, tenant, id);
-        self.within("look whether a message is being handled", call).await
+        self.within("check whether a message is being handled", call).await
     }
 
     async fn take_over(&self, tenant: &Tenant, id: MessageId, owner: Uuid) -> Result<(), StoreError> {
-        let what = "take a message over";
+        let what = "take over a message";
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
             let key = key(&self.consumer, tenant, id);
@@ -221,7 +221,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn put_down(&self, messages: &[MessageName<'_>]) -> Result<(), StoreError> {
-        let what = "note that messages are no longer in hand";
+        let what = "record that messages are no longer in hand";
         let keys = self.keys(messages);
         let call = async {
             let mut connection = self.inbox.acquire(what).await?;
@@ -238,7 +238,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         messages: &[MessageName<'_>],
         forget: Forget,
     ) -> Result<(), StoreError> {
-        let what = "forget the attempts of a message that succeeded";
+        let what = "delete the attempts of a message that succeeded";
         let keys = self.keys(messages);
         let call = async {
             // In a transaction that has ended, the failures would be forgotten without the effect.
@@ -275,8 +275,11 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn attempt(&self, tenant: &Tenant, id: MessageId) -> Result<Option<Attempt>, StoreError> {
-        self.within("look up how often a message failed", self.inbox.attempt(&self.consumer, tenant, id))
-            .await
+        self.within(
+            "look up the failed attempts of a message",
+            self.inbox.attempt(&self.consumer, tenant, id),
+        )
+        .await
     }
 
     async fn dead_letter(
@@ -309,7 +312,7 @@ impl<DB: Dialect> Store for InboxStore<DB> {
     }
 
     async fn add_counts(&self, counts: Counts) -> Result<(), StoreError> {
-        self.within("store what was counted", self.inbox.add_counts(&self.consumer, counts)).await
+        self.within("store the counts", self.inbox.add_counts(&self.consumer, counts)).await
     }
 
     async fn maintain(&self) -> Result<(), OpenError> {

@@ -29,7 +29,8 @@ pub enum UnknownKinds {
     /// This is for the minutes of a deployment: their keys wait, and once they fill
     /// [`prefetch`](crate::ConsumerBuilder::prefetch) nothing else is received. RabbitMQ ends a
     /// session that leaves a delivery unsettled for 30 minutes (`consumer_timeout`), and a quorum
-    /// queue drops or dead-letters what it has delivered too often; lower `failing_max` there.
+    /// queue drops or dead-letters messages that it has delivered too often; lower `failing_max`
+    /// there.
     Hold,
 }
 

@@ -9,10 +9,10 @@ use metrics::{Gauge, gauge};
 
 use crate::ids::ConsumerName;
 
-/// Interval at which the subscription is asked. It answers from memory.
+/// Interval between queries of the subscription, which answers from memory.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Maximum number of topics with a gauge of their own; the others share one.
+/// Maximum number of topics with their own gauge; the others share one.
 const TOPICS_MAX: usize = 100;
 const OTHER: &str = "other";
 

@@ -20,7 +20,7 @@ pub struct RunnerOptions {
     pub attempts_max: u32,
     /// How long a failed message waits.
     pub backoff: Backoff,
-    /// How often the broker is told that deliveries are being worked on; `None` for the default.
+    /// Interval between keep-alives for deliveries in hand; `None` for the default.
     pub keep_alive_interval: Option<Duration>,
     /// How often the inbox is maintained; `None` for never.
     pub maintain_interval: Option<Duration>,

@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Interval between checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Checks from a thread of its own while the consumer exists.
+/// Checks from a separate thread while the consumer exists.
 pub(super) fn watch(running: &Arc<Running>, consumer: ConsumerName, meter: Meter, timeout: Duration) {
     let running = Arc::downgrade(running);
     let look = move || {

@@ -39,8 +39,8 @@ impl Reader {
                 let number = chunk.index() + 1;
                 let count = chunk.count();
                 format!(
-                    "{problem}; this is chunk {number} of {count}: only its envelope and headers are those of the \
-                     whole message, so the function for tenants must not read the payload"
+                    "{problem}; this is chunk {number} of {count}: only envelope and headers are those of \
+                     the whole message, so the function for tenants must not read the payload"
                 )
             }
             None => problem,

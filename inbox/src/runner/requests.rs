@@ -29,15 +29,15 @@ impl<DB: Dialect> InboxStore<DB> {
         let mut failures = 0;
         loop {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
-            let requests = self.within("look for redrives that were requested", look).await?;
+            let requests = self.within("find requested redrives", look).await?;
             for request in &requests {
                 if Instant::now() >= ends_at || self.stopping.is_cancelled() {
                     return Ok(Some(after));
                 }
                 match self.carry_out(request).await {
                     Ok(()) => failures = 0,
-                    // A single failure does not block the requests behind it, and neither do those
-                    // that say nothing about the database.
+                    // A failure does not block the requests behind it, unless it is transient and
+                    // follows several others.
                     Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
                         failures += u32::from(error.is_transient());
                         let dead_letter = request.dead_letter;
@@ -60,7 +60,7 @@ impl<DB: Dialect> InboxStore<DB> {
         let mut ended = None;
         let noted = loop {
             let call = self.inbox.take_request(request, self.process, ended);
-            match self.within("note what is redriven", call).await? {
+            match self.within("record the message to redrive", call).await? {
                 Taken::Elsewhere => return Ok(()),
                 Taken::Unnamed => break None,
                 Taken::OfAnother(owner) => {
@@ -85,10 +85,10 @@ impl<DB: Dialect> InboxStore<DB> {
         done.unwrap_or(Ok(true)).map(drop)
     }
 
-    /// Notes why a requested redrive is not tried again.
+    /// Records why a requested redrive is not tried again.
     async fn give_up(&self, request: &Decision, letter: &DeadLetter, error: &str) -> Result<(), StoreError> {
         self.put_letter_down(letter.key(), true).await?;
-        tracing::error!(dead_letter = %letter.id, error, "a redrive that was requested is given up");
-        self.within("note what came of a redrive", self.inbox.fail_request(request.number, error)).await
+        tracing::error!(dead_letter = %letter.id, error, "abandoning a requested redrive");
+        self.within("store the outcome of a redrive", self.inbox.fail_request(request.number, error)).await
     }
 }

@@ -19,14 +19,15 @@ pub enum RunError {
     },
     /// The broker would redeliver messages that are still being worked on.
     #[error(
-        "{origin} redelivers what is unsettled for {redelivers_after:?}, but is told only every {keep_alive_interval:?} that \
-         deliveries are being worked on; set keep_alive_interval to at most {:?}, or raise the broker's visibility timeout",
+        "{origin} redelivers messages that are unsettled for {redelivers_after:?}, but the consumer extends \
+         this time only every {keep_alive_interval:?}; set keep_alive_interval to at most {:?}, or raise \
+         the broker's visibility timeout",
         .redelivers_after.div_f32(2.0)
     )]
     KeepAliveTooSeldom {
         /// The subscription.
         origin: String,
-        /// How often the broker is told.
+        /// The interval between keep-alives.
         keep_alive_interval: Duration,
         /// How long the broker waits.
         redelivers_after: Duration,

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 pub struct Shutdown {
     /// Receive nothing more; finish, settle and close.
     pub graceful: CancellationToken,
-    /// Stop at once. Running transactions end by themselves, nothing more is settled, and unsettled
+    /// Stop at once. Running transactions end on their own, nothing more is settled, and unsettled
     /// deliveries are repeated.
     pub abort: CancellationToken,
 }
 
 impl Shutdown {
-    /// Returns a pair of signals, neither of them given.
+    /// Returns a pair of signals that are not given yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

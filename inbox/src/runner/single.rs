@@ -17,7 +17,7 @@ use crate::ids::Tenant;
 use crate::refusal::Refusal;
 
 impl<S: Store> Worker<S> {
-    /// Works on a delivery until it can be settled, or until it must give up while waiting.
+    /// Works on a delivery until it can be settled, or until it must stop waiting.
     pub(super) async fn run_one(&self, held: &Held, give_up: &CancellationToken) -> Result<Done, GivenUp> {
         let delivery = &held.delivery;
         let message = match &delivery.message {
@@ -88,7 +88,7 @@ impl<S: Store> Worker<S> {
         if course.is_suspect || course.failed_before.is_some() {
             match self.take_in_hand(tenant, message, course, &mut permit, give_up).await {
                 Ok(failures) => failed_before = Some(failures),
-                // Only the whole message is given up, so its chunks are gathered first.
+                // Only the whole message is dead-lettered, so its chunks are gathered first.
                 Err(Step::DeadLetter(dead)) if message.chunk.is_some() => {
                     failed_before = Some(dead.cause.attempts);
                     given_up = Some(dead);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Maximum age of the last turn of a live loop. It turns every few seconds, however long its
-/// handlers take.
+/// Maximum age of the last iteration of a live loop. It iterates every few seconds, however long
+/// its handlers take.
 const ALIVE_MAX: Duration = Duration::from_secs(60);
 
 /// Status of a consumer; made by [`Consumer::status`](super::Consumer::status). Cheap to clone and
@@ -39,8 +39,8 @@ impl ConsumerStatus {
         })))
     }
 
-    /// Returns whether the consumer runs and its loop turns. Returns false when the loop has stood
-    /// still for a minute, because a handler blocks the only thread of its runtime.
+    /// Returns whether the consumer's loop is running. Returns false if the loop has not iterated
+    /// for a minute, because a handler blocks the only thread of its runtime.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.state().is_alive(Instant::now())
@@ -64,29 +64,29 @@ impl ConsumerStatus {
         self.state().lag
     }
 
-    /// Returns how long it has settled nothing although it had work, or had no session. It is a few
-    /// seconds at most while all is well.
+    /// Returns how long it has settled nothing although it had work, or had no session. It is at
+    /// most a few seconds in normal operation.
     #[must_use]
     pub fn stalled_for(&self) -> Duration {
         self.state().progressed_at.elapsed()
     }
 
-    /// Notes that the loop turned.
+    /// Records an iteration of the loop.
     pub(super) fn turned(&self, is_connected: bool, in_hand: usize) {
         self.state().turned(Instant::now(), is_connected, in_hand);
     }
 
-    /// Notes that deliveries were settled.
+    /// Records that deliveries were settled.
     pub(super) fn settled(&self) {
         self.state().progressed_at = Instant::now();
     }
 
-    /// Notes the number of messages at the broker; `None` when unknown.
+    /// Records the number of messages at the broker; `None` when unknown.
     pub(super) fn lags(&self, lag: Option<u64>) {
         self.state().lag = lag;
     }
 
-    /// Notes that the loop ended.
+    /// Records that the loop ended.
     pub(super) fn ended(&self) {
         let mut state = self.state();
         state.turned_at = None;

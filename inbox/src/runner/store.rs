@@ -1,8 +1,8 @@
 //! The runner's view of a database: the operations on it, for one consumer.
 //!
-//! The runner decides when to try again, what to give up and what to settle. Everything that
-//! touches a transaction is behind [`Store`]. [`InboxStore`](super::inbox_store::InboxStore) is the
-//! real store. A simulation brings its own, to fail at every step.
+//! The runner decides when to try again, what to dead-letter and what to settle. All uses of a
+//! transaction are behind [`Store`]. [`InboxStore`](super::inbox_store::InboxStore) is the real
+//! store. A simulation brings its own, to fail at every step.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -175,10 +175,10 @@ pub trait Store: HeldMessages {
         result: &[u8],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Notes that this process has messages in hand, before their handlers run: if a handler ends
-    /// the process, the next process finds the note. Messages noted by another process stay its own
-    /// until they are [taken over](Self::take_over). Returns results in the order of `messages`. By
-    /// default a store keeps no such notes and returns failures only.
+    /// Records that this process has messages in hand, before their handlers run: if a handler ends
+    /// the process, the next process finds the note. Messages recorded by another process stay its
+    /// own until they are [taken over](Self::take_over). Returns results in the order of
+    /// `messages`. By default a store keeps no such notes and returns failures only.
     fn take_in_hand(
         &self,
         messages: &[MessageName<'_>],
@@ -204,7 +204,7 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(false))
     }
 
-    /// Counts that a message's owner has ended, and notes that this process has it in hand. Does
+    /// Counts the end of a message's owner, and records that this process has it in hand. Does
     /// nothing when a third process did so before.
     fn take_over(
         &self,
@@ -249,7 +249,7 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Notes a failure; counts it if it has a pause.
+    /// Records a failure; counts it if it has a pause.
     fn record_failure(
         &self,
         tenant: &Tenant,
@@ -303,6 +303,6 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(()))
     }
 
-    /// Creates coming days and forgets expired ones. Runs to its end even if it is dropped.
+    /// Creates the next days and removes expired ones. Runs to its end even if it is dropped.
     fn maintain(&self) -> impl Future<Output = Result<(), OpenError>> + Send;
 }

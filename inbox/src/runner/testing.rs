@@ -1,4 +1,4 @@
-//! A consumer for tests: without its guard, or ended at a chosen moment.
+//! A consumer for tests: without its guard, or ended at a chosen point.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Calls a test's hook at the moments when a crash must do no harm.
+    /// Calls a test's hook at points where a crash must be harmless.
     #[must_use]
     pub fn crash_hook(mut self, hook: impl Fn(CrashPoint, MessageId) + Send + Sync + 'static) -> Self {
         self.crash = Some(CrashHook(Arc::new(hook)));

@@ -55,7 +55,7 @@ pub(super) struct Worker<S> {
 pub(super) struct GivenUp;
 
 impl<S: Store> Worker<S> {
-    /// Waits for `delay`, or until it must give up.
+    /// Waits for `delay`, or until it must stop.
     pub(super) async fn wait(&self, delay: Duration, give_up: &CancellationToken) -> Result<(), GivenUp> {
         tokio::select! {
             biased;
@@ -87,7 +87,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that messages took effect.
+    /// Records that messages took effect.
     pub(super) fn succeeded(&self, messages: usize, took: Duration) {
         self.meter.applied(messages, took);
         self.applied.fetch_add(messages as u64, Ordering::Relaxed);
@@ -104,11 +104,11 @@ impl<S: Store> Worker<S> {
         self.meter.outage();
         let delay = Backoff::OUTAGES.delay(*outages, self.host.uniform());
         let text = error_text(error);
-        tracing::warn!(consumer = %self.consumer, error = text, ?delay, "not done, not counted; trying again");
+        tracing::warn!(consumer = %self.consumer, error = text, ?delay, "failed, not counted; trying again");
         self.wait(delay, give_up).await
     }
 
-    /// Reports a moment when a crash must do no harm, to the named places of the process and to
+    /// Reports a point where a crash must be harmless, to the named places of the process and to
     /// this consumer's own hook.
     pub(super) fn crash(&self, point: CrashPoint, id: MessageId) {
         reached(match point {

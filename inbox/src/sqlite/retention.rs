@@ -48,7 +48,7 @@ impl parts::Retention for Sqlite {
         let failed = StoreError::during;
         let refuse = Query::<Self>::new(&tables.own.retain_from).bind(start).bind(floor(start));
         let refused = async { refuse.run(&mut *pool.acquire().await?).await };
-        refused.await.map_err(failed("store from when the inbox remembers ids"))?;
+        refused.await.map_err(failed("store the time from which the inbox remembers ids"))?;
         let mut expired = 0;
         loop {
             let delete = Query::<Self>::new(&tables.own.expire).bind(floor(start)).bind(EXPIRE_ROWS_MAX);

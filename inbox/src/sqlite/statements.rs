@@ -85,8 +85,8 @@ migrations::statements! {
         WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM inbox_minute WHERE minute < $1";
 
-    /// Inserts the set, or locks it: only the holder checks whether all chunks are there. The
-    /// values of the first chunk for the whole stay.
+    /// Inserts the set, or locks it: only the holder checks whether all chunks have arrived. The
+    /// values of the first chunk for the whole message stay.
     hold_set = "INSERT INTO inbox_chunk_set AS s (message_id, consumer, scope, fingerprint, bytes, topic, \
         key, kind, source, time, content_type) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
         ON CONFLICT (message_id, consumer, scope, fingerprint) DO UPDATE SET bytes = s.bytes RETURNING bytes";

@@ -15,7 +15,7 @@ use crate::rows;
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 impl<DB: Dialect> Tables<DB> {
-    /// Notes a failure; counts it if it has a pause.
+    /// Records a failure; counts it if it has a pause.
     pub(crate) async fn count_attempt(
         &self,
         connection: &mut DB::Connection,
@@ -31,7 +31,7 @@ impl<DB: Dialect> Tables<DB> {
         rows::noted_failure(&noted)
     }
 
-    /// Notes when the next attempt is due, as a delay from now.
+    /// Records when the next attempt is due, as a delay from now.
     pub(crate) async fn postpone(
         &self,
         connection: &mut DB::Connection,
@@ -51,7 +51,7 @@ impl<DB: Dialect> Tables<DB> {
         found.as_ref().map(rows::attempt).transpose()
     }
 
-    /// Counts the end of the process `owner` that had a message in hand, and notes that `process`
+    /// Counts the end of the process `owner` that had a message in hand, and records that `process`
     /// has it now. Does nothing when another process did so before.
     pub(crate) async fn take_over(
         &self,
@@ -63,8 +63,8 @@ impl<DB: Dialect> Tables<DB> {
         of_key::<DB>(&self.shared.take_over, key).bind(owner).bind(process).run(connection).await.map(drop)
     }
 
-    /// Forgets failures that began before a moment, and those of messages that took effect; at most
-    /// `limit`. Returns the number removed.
+    /// Deletes failures that began before a given time, and those of messages that took effect; at
+    /// most `limit`. Returns the number removed.
     pub(crate) async fn purge_attempts(
         &self,
         connection: &mut DB::Connection,

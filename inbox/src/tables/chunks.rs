@@ -141,7 +141,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::incomplete).collect()
     }
 
-    /// Locks a set until the transaction ends. Returns `None` when the set is gone, another
+    /// Locks a set until the transaction ends. Returns `None` if the set no longer exists, another
     /// transaction holds it, or it was tried since `tried_before`.
     pub(crate) async fn lock_set(
         &self,

@@ -91,7 +91,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Turns the row of a dead letter into that of a message which takes effect in this
-    /// transaction. Marks it, and notes its canonical JSON when there is one. Returns the number of
+    /// transaction. Marks it, and stores its canonical JSON if there is one. Returns the number of
     /// rows changed.
     pub(crate) async fn clear_dead(
         &self,

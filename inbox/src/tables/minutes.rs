@@ -24,7 +24,7 @@ impl<DB: Dialect> Tables<DB> {
         add.run(connection).await.map(drop)
     }
 
-    /// Returns the counts of each consumer since a moment, by name.
+    /// Returns the counts of each consumer since a given time, by name.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,
@@ -34,7 +34,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::counts).collect()
     }
 
-    /// Forgets minutes before a moment.
+    /// Deletes minutes before a given time.
     pub(crate) async fn purge_minutes(
         &self,
         connection: &mut DB::Connection,

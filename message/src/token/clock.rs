@@ -10,7 +10,7 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     fn since_1970(&self) -> Duration;
 
     /// Returns the time since a fixed moment of this process. It never goes backwards. On Linux it
-    /// stands still while the machine is suspended.
+    /// stops while the machine is suspended.
     fn elapsed(&self) -> Duration;
 }
 
@@ -55,7 +55,7 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    /// Clocks that stand still until a test moves them, each on its own.
+    /// Clocks that a test advances separately.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Steps {
         millis: Arc<AtomicI64>,

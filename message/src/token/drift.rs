@@ -51,12 +51,12 @@ impl DriftWindow {
         let bounded = |what, value, min, max| {
             if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidWindow { what, value, min, max }) }
         };
-        bounded("greatest age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
+        bounded("maximum age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
         bounded("allowed clock skew", skew_max, Duration::ZERO, Self::SKEW_MAX)?;
         Ok(Self { age_max, skew_max })
     }
 
-    /// Returns the times that are accepted at the moment `now`.
+    /// Returns the times that are accepted at `now`.
     #[must_use]
     pub fn at(&self, now: OffsetDateTime) -> AcceptedTimes {
         let signed = |duration: Duration| duration.try_into().unwrap_or(time::Duration::MAX);
@@ -73,7 +73,7 @@ impl Default for DriftWindow {
     }
 }
 
-/// The times that are accepted at a moment, both ends included.
+/// The times that are accepted at a given time, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedTimes {
     /// The oldest accepted time.

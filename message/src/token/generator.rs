@@ -10,7 +10,7 @@ pub trait IdGenerator: Send + Sync + fmt::Debug + 'static {
     /// Returns the next id. Does not block.
     ///
     /// # Errors
-    /// [`MintError`] when it cannot make an id now that is certain to be unique.
+    /// [`MintError`] if it cannot generate an id now that is certain to be unique.
     fn mint(&self) -> Result<MessageId, MintError>;
 }
 

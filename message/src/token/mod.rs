@@ -1,4 +1,4 @@
-//! Tokens, which name a message or request once and for all, and the ways to make them.
+//! Tokens, which identify a message or request permanently, and the ways to generate them.
 //!
 //! | module | what it holds |
 //! |---|---|

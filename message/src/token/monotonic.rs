@@ -8,9 +8,9 @@ use super::clock::{Clock, SystemClock};
 use super::generator::{IdGenerator, MintError};
 use crate::id::MessageId;
 
-/// Makes ids that ascend strictly, even when the clock stands still or steps back. Then they keep
-/// the latest time seen, and a counter of 42 bits counts up (RFC 9562 section 6.2 method 1). The
-/// rest is random, so ids of many processes are unique without any coordination.
+/// Generates ids that ascend strictly, even if the clock stops or steps back. Then they keep the
+/// latest time seen, and a counter of 42 bits counts up (RFC 9562 section 6.2 method 1). The rest
+/// is random, so ids of many processes are unique without any coordination.
 ///
 /// After a step back the ids carry a time ahead of the clock, until the clock has caught up or the
 /// process restarts. If that lead exceeds the skew that an inbox allows, the inbox refuses them.

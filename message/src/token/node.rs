@@ -42,19 +42,21 @@ impl NodeTerm {
     }
 }
 
-/// The reason why a node makes no ids now. Try again later: the process takes a lease again as soon
-/// as it can reach the database.
+/// The reason why a node generates no ids now. Try again later: the process takes a lease again as
+/// soon as it can reach the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stale {
-    /// The node holds no number: it was lost, given back, or not acquired yet.
+    /// The node holds no number: it was lost, released, or not acquired yet.
     #[error(
-        "this node has no node number, so its ids might collide with another node's; it requests a number from the database"
+        "this node has no node number, so its ids might collide with those of another node; it is \
+         requesting a number from the database"
     )]
     NoNumber,
     /// The lease was not renewed in time.
     #[error(
-        "this node's lease on number {number} (epoch {epoch}) expired {ago:?} ago, and another node may get the number; check whether the database can be reached"
+        "this node's lease on number {number} (epoch {epoch}) expired {ago:?} ago, and another node may get \
+         the number; check whether the database is reachable"
     )]
     Expired {
         /// The number.
@@ -64,7 +66,7 @@ pub enum Stale {
         /// The time since the lease ended.
         ago: Duration,
     },
-    /// The clock stepped back, or stands still.
+    /// The clock stepped back or stopped.
     #[error(
         "the ids of this node are {behind:?} ahead of the clock, and the maximum is {LEAD_MAX:?}: correct the clock, or wait"
     )]
@@ -109,7 +111,7 @@ pub struct NodeIdGenerator {
 }
 
 impl NodeIdGenerator {
-    /// Goes on with this term: a new one, or the same one extended.
+    /// Continues with this term: a new one, or the same one extended.
     pub fn hold(&mut self, term: NodeTerm) {
         self.term = Some(term);
     }

@@ -7,8 +7,9 @@ use uuid::Uuid;
 
 use crate::id::{InvalidId, MessageId};
 
-/// An identity and the time at which it was made. That time decides whether the token is accepted.
-/// It never changes, so every later reader can determine whether the token's record may be gone.
+/// An identity and the time at which it was generated. That time decides whether the token is
+/// accepted. It never changes, so every later reader can determine whether the token's record may
+/// be gone.
 ///
 /// A [`MessageId`] carries both in one UUID, and becomes a token without loss. Any other pair, such
 /// as the random UUID of a foreign event with that event's own time, becomes a message id that is
@@ -30,7 +31,7 @@ use crate::id::{InvalidId, MessageId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// The time at which it was made; to the millisecond for a message id.
+    /// The time at which it was generated; to the millisecond for a message id.
     pub generated_at: OffsetDateTime,
     /// The identity.
     pub id: Uuid,

@@ -11,8 +11,8 @@ use crate::id::MessageId;
 static PROCESS: LazyLock<Monotonic> = LazyLock::new(|| Monotonic::new(SystemClock::new()));
 
 impl MessageId {
-    /// Returns a new id of the present time. Ids made in one process ascend strictly, even when the
-    /// clock stands still or steps back: see [`Monotonic`].
+    /// Returns a new id with the current time. Ids generated in one process ascend strictly, even
+    /// if the clock stops or steps back: see [`Monotonic`].
     #[must_use]
     #[expect(clippy::new_without_default, reason = "every id is different; a default would mislead")]
     pub fn new() -> Self {

@@ -1,5 +1,5 @@
-//! Faults of tables and functions that the versions of a line do not show: somebody changed them by
-//! hand, and they then lose messages without an error.
+//! Faults of tables and functions that the versions of a line do not show: they were changed by
+//! hand, and now lose messages without an error.
 //!
 //! * Row-level security hides rows from a role. A relay would pass them, an inbox would not know
 //!   that it has applied them.
@@ -85,9 +85,9 @@ SELECT bool_and(EXISTS (
             WHERE b.oid = to_regclass('{schema}outbox_toolkit_migration'))))
 FROM unnest($1::text[]) AS wanted (name)";
 
-/// Indexes that are gone or not valid, partitions that are not attached, and triggers ($4) that are
-/// gone or do not fire, those of $5 in every session. Days of an inbox are made later: a function
-/// creates and attaches each in one transaction.
+/// Indexes that are missing or not valid, partitions that are not attached, and triggers ($4) that
+/// are missing or do not fire, those of $5 in every session. Days of an inbox are made later: a
+/// function creates and attaches each in one transaction.
 const MISSING: &str = "
 WITH here AS (SELECT c.oid, c.relname, c.relkind, c.relispartition FROM pg_class AS c
     WHERE c.relnamespace = (SELECT b.relnamespace FROM pg_class AS b
@@ -114,7 +114,7 @@ ORDER BY 1";
 const READS_DAYS: &str =
     "SELECT coalesce(has_table_privilege(to_regclass('{schema}inbox_day'), 'SELECT'), false)";
 
-/// Days of the inbox that were made and are gone from its schema.
+/// Days of the inbox that were created and have disappeared from its schema.
 const LOST_DAYS: &str = "
 SELECT 'partition ' || lost.name FROM {schema}inbox_day AS d
     CROSS JOIN LATERAL (SELECT 'inbox_message_' || to_char(d.day, 'YYYYMMDD')) AS lost (name)
@@ -124,9 +124,9 @@ WHERE d.day <= (clock_timestamp() AT TIME ZONE 'UTC')::date + 2 AND NOT EXISTS (
         SELECT FROM pg_inherits AS i WHERE i.inhrelid = c.oid AND i.inhparent = home.oid)))
 ORDER BY d.day";
 
-/// Makes the functions name the schema in which they are, in place of the former names. The
-/// `search_path` of a function counts only where its body names no schema; it keeps the other
-/// schemas, such as those of extensions. A schema that was found as `$user` has another name now.
+/// Sets the schema in the functions to their own, in place of the former names. The `search_path`
+/// of a function counts only where its body names no schema; it keeps the other schemas, such as
+/// those of extensions. A schema that was found as `$user` has another name now.
 const BRING_HOME: &str = "
 DO $bring$
 DECLARE
@@ -232,7 +232,7 @@ async fn faults(
         .bind(line.as_str())
         .fetch_all(connection)
         .await
-        .map_err(MigrateError::database("look at the tables and functions of its schema"))?;
+        .map_err(MigrateError::database("check the tables and functions of its schema"))?;
     Ok(found.into_iter().map(|(fault, subject, named)| Fault { fault, subject, named }).collect())
 }
 
@@ -245,7 +245,7 @@ pub(super) async fn unusable(
         .bind(schema.map(Identifier::as_str))
         .fetch_optional(connection)
         .await
-        .map_err(MigrateError::database("look for schemas that the role may not use"))?;
+        .map_err(MigrateError::database("find schemas that the role may not use"))?;
     Ok(found.map(|(schema, role)| SchemaError::Unusable { schema, role }))
 }
 
@@ -259,7 +259,7 @@ pub(super) async fn with_row_security(
         .bind(names(known, "TABLE {schema}"))
         .fetch_all(connection)
         .await
-        .map_err(MigrateError::database("look for row-level security"))
+        .map_err(MigrateError::database("check for row-level security"))
 }
 
 /// Returns whether all of the line's tables exist beside the bookkeeping table.
@@ -272,18 +272,18 @@ pub(super) async fn has_tables(
         .bind(names(known, "\nCREATE TABLE {schema}"))
         .fetch_one(connection)
         .await
-        .map_err(MigrateError::database("look its tables up"))?;
+        .map_err(MigrateError::database("look up its tables"))?;
     Ok(found.unwrap_or_default())
 }
 
-/// Returns the line's indexes, partitions and triggers that no longer work as they were made.
+/// Returns the line's indexes, partitions and triggers that no longer work as created.
 pub(super) async fn missing(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,
     line: Line,
     known: &[Migration],
 ) -> Result<Vec<String>, MigrateError> {
-    let failed = || MigrateError::database("look for its indexes, partitions and triggers");
+    let failed = || MigrateError::database("check its indexes, partitions and triggers");
     let mut missing: Vec<String> = sqlx::query_scalar(&Template::new(MISSING).schema(schema).render())
         .bind(indexes(line, known))
         .bind(partitions(known))
@@ -306,7 +306,7 @@ pub(super) async fn missing(
     Ok(missing)
 }
 
-/// Makes functions that name another schema name their own. Returns whether there were any.
+/// Makes functions that name another schema use their own. Returns whether there were any.
 pub(super) async fn bring_home(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,
@@ -318,7 +318,7 @@ pub(super) async fn bring_home(
     if former.is_empty() {
         return Ok(false);
     }
-    let failed = || MigrateError::database(format!("make the functions of the {line} name their schema"));
+    let failed = || MigrateError::database(format!("set the schema in the functions of the {line}"));
     // A block has no parameters.
     sqlx::query(
         "SELECT set_config('outbox.functions', $1::text[]::text, true), set_config('outbox.line', $2, true), \

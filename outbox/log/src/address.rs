@@ -15,11 +15,11 @@ use crate::LogError;
 /// The address of a database: a URL, a function that returns the URL at each connect (such as a
 /// mounted secret that is rotated), or a pool.
 ///
-/// A pool lends its connect options only. They are read at each connect, so passwords may be
+/// Only the connect options of a pool are used. They are read at each connect, so passwords may be
 /// rotated. The toolkit uses none of the pool's connections, so it leaves no settings on them. It
 /// runs none of the pool's hooks: a `search_path` that `after_connect` sets must also be set in
-/// [`LogOptions::schema`](crate::LogOptions::schema). The pool's owner chooses how it reaches
-/// the server: without TLS there is a warning, not an error.
+/// [`LogOptions::schema`](crate::LogOptions::schema). The pool's owner chooses how it reaches the
+/// server: without TLS there is a warning, not an error.
 ///
 /// `Debug` prints no URL, because it may hold a password.
 #[derive(Clone)]

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::entry::EntryId;
 
-/// The transactions that had committed at some moment, in the dialect's own notation. PostgreSQL: a
-/// snapshot, and the sequence's position read before it. SQLite: the last id. Opaque to the relay.
+/// The transactions that had committed at some point in time, in the dialect's own notation.
+/// PostgreSQL: a snapshot, and the sequence's position read before it. SQLite: the last id. Opaque
+/// to the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Mark(String);
@@ -61,8 +62,8 @@ pub struct BrokerTransaction {
     pub log: String,
     /// The number of the relay's transaction, counted from 1; 0 before the first.
     pub number: u64,
-    /// The cursor was moved back since, because the database has another history. Entries that have
-    /// already left may lie ahead of it again, and the broker cannot tell which.
+    /// The cursor was moved back since, because the database has another history. Entries that were
+    /// already published may be ahead of it again, and the broker cannot tell which.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_rebased: bool,
 }

@@ -23,7 +23,7 @@ pub struct Entry {
     /// The message, or why the row is not a valid one: plain SQL can write any value that the
     /// columns accept.
     pub message: Result<Message, InvalidEntry>,
-    /// The remaining wait, by the database's clock; `None` when the message may leave now.
+    /// The remaining wait, by the database's clock; `None` if the message may be published now.
     pub deliver_in: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub struct InvalidEntry {
     /// The row's key.
     pub key: Option<String>,
     /// The row's kind, or its topic where it has none; `None` when that is not a valid kind, or the
-    /// row is gone.
+    /// row no longer exists.
     pub kind: Option<String>,
     /// The problem, with the value and the limit.
     pub problem: String,

@@ -129,7 +129,7 @@ mod tests {
         let schema = |error| LogError::from(MigrateError::from(error));
         let line = Line::Outbox;
         assert!(schema(SchemaError::TooNew { line, database: 99, build: 11 }).is_final());
-        // A restore or a migration in progress ends by itself.
+        // A restore or a migration in progress will end.
         assert!(!schema(SchemaError::Missing { line }).is_final());
         assert!(!schema(SchemaError::TooOld { line, database: 1, build: 11 }).is_final());
         assert!(!LogError::operator("password authentication failed").is_final());

@@ -1,4 +1,4 @@
-//! Entries that did not leave on the first attempt. Only these get a row of their own.
+//! Entries that were not published on the first attempt. Only these get their own row.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -23,7 +23,7 @@ pub enum ExceptionState {
     /// It failed too often, and an operator decides. It blocks its key, unless the policy lets the
     /// key pass.
     Dead,
-    /// An operator gave it up. The relay removes it and unblocks its key.
+    /// An operator discarded it. The relay removes it and unblocks its key.
     Discarded,
 }
 
@@ -54,7 +54,7 @@ impl PartialOrd for ExceptionState {
     }
 }
 
-/// As its word.
+/// Serialized as its word, such as `held`.
 impl Serialize for ExceptionState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
@@ -153,7 +153,7 @@ pub enum ExceptionChange {
     /// Insert or replace. The first such change copies the content, so that the log's row is no
     /// longer needed.
     Park(Parked),
-    /// The entry has left or was discarded: remove it.
+    /// The entry was published or discarded: remove it.
     Resolve(EntryId),
 }
 

@@ -13,12 +13,12 @@ use crate::error::LogError;
 
 /// Explains a doubt about a cursor that knows an entry which is not in this log.
 pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
-    format!("the entry {id} with the message id {message_id} was read by the relay, and is not in this log")
+    format!("the relay has read the entry {id} with the message id {message_id}, which is not in this log")
 }
 
 /// The remedy for SQLite's answer that another connection writes.
 const LOCKED: &str =
-    "a producer keeps a transaction open that has written, or a tool does (a shell, a backup): let it end";
+    "a producer or a tool (a shell, a backup) keeps a transaction open that has written: let it end";
 
 /// Returns the texts of an error and its causes, with the remedy if the error itself gives no hint.
 fn told(error: &sqlx::Error) -> String {
@@ -109,8 +109,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a file that another connection writes to is told with the remedy. Oracle: the error of
-    /// a second writer.
+    /// Goal: the error of a file that another connection writes to names the remedy. Oracle: the
+    /// error of a second writer.
     #[tokio::test]
     async fn a_locked_file_is_told_with_the_remedy() {
         let file = std::env::temp_dir().join(format!("locked-{}.db", std::process::id()));

@@ -19,7 +19,7 @@ message::name! {
 pub struct Lease {
     /// The fencing token.
     pub epoch: i64,
-    /// How long it lasts from the moment of the request, unless it is renewed.
+    /// Duration from the request, unless it is renewed.
     pub ttl: Duration,
 }
 
@@ -55,7 +55,7 @@ pub struct OtherHolder {
 
 /// The result of a write that carries an epoch. Losing the lease is a normal result, not an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "a lost lease means to stop"]
+#[must_use = "whoever loses the lease must stop"]
 pub enum Fenced {
     /// The write is done.
     Held,

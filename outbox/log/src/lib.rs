@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `entry` | [`Entry`]: one row of the log |
 //! | `cursor` | [`Mark`], [`Difference`], [`Cursor`]: positions in the log |
-//! | `exception` | [`Exception`], [`ExceptionChange`]: entries that did not leave on the first attempt |
+//! | `exception` | [`Exception`], [`ExceptionChange`]: entries that were not published on the first attempt |
 //! | `queue` | [`QueueName`], [`HeldPage`], [`DuePage`]: how exceptions are read back |
 //! | `lease` | [`Lease`], [`Acquired`], [`OtherHolder`], [`Fenced`]: permission to move the cursor |
 //! | `store` | [`LogStore`], [`LogReader`], [`CheckpointStore`]: the database operations that the relay needs |
@@ -32,13 +32,13 @@
 //! | `address` | [`Address`]: where to find a database |
 //! | `options` | [`LogOptions`]: options of connections |
 //! | `error` | [`LogError`] |
-//! | `tables`, `rows`, `dialect` | questions and decisions that are the same on every database |
+//! | `tables`, `rows`, `dialect` | queries and decisions that are the same on every database |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
-compile_error!("choose a database: switch the feature `postgres` or `sqlite` on");
+compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 mod address;
 pub mod admin;

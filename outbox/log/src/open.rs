@@ -88,7 +88,7 @@ fn log(address: Address, source: Source, options: LogOptions) -> Result<Arc<dyn 
 #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
 pub(crate) fn not_built(dialect: Dialect) -> LogError {
     LogError::operator(format!(
-        "this program was built without {dialect}; switch the feature {dialect:?} on",
+        "this program was built without {dialect}; enable the feature {dialect:?}",
         dialect = dialect.as_str()
     ))
 }

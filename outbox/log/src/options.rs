@@ -12,7 +12,7 @@ pub struct LogOptions {
     pub schema: Option<Identifier>,
     /// Whether to accept unencrypted connections to other machines. Default: no.
     pub allow_plaintext: bool,
-    /// Maximum duration of connecting, to all addresses of a host together. The error may take a
+    /// Maximum time for connecting, for all addresses of a host together. The error may take a
     /// second longer, in which the addresses are looked up. Default: 10 s.
     pub connect_timeout: Duration,
     /// Maximum duration of one call. The server ends the statement after the same time. Default: 30

@@ -19,8 +19,8 @@ pub(crate) fn check_pauses_len(scope: &PauseScope, pauses: i64) -> Result<(), Lo
         return Ok(());
     }
     Err(LogError::operator(format!(
-        "{scope} cannot be paused: the relay has {PAUSES_MAX} pauses, the maximum; resume some of them, or \
-         pause a whole topic or the pipeline instead of single keys"
+        "{scope} cannot be paused: the relay already has {PAUSES_MAX} pauses, the maximum; resume some of \
+         them, or pause a whole topic or the pipeline instead of single keys"
     )))
 }
 

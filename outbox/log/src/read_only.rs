@@ -59,7 +59,7 @@ impl ReadOnly {
     /// Ends the session.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`] when the server was gone, which has no consequences.
+    /// [`LogError::Unavailable`] when the server was unreachable, which has no consequences.
     pub async fn close(self) -> Result<(), LogError> {
         let closed = match self {
             #[cfg(feature = "postgres")]
@@ -81,8 +81,8 @@ async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnec
 /// Begins a read-only transaction with one snapshot, in which no statement takes longer than
 /// `statement_timeout`; zero means no limit.
 ///
-/// Sets nothing for the session. A pooler that passes the session on after each transaction would
-/// pass the settings to a service, whose writes would fail.
+/// Sets nothing for the session. A pooler that shares sessions would pass the settings to a
+/// service, whose writes would fail.
 ///
 /// # Errors
 /// The server's error. If the call is dropped, drop the transaction with it.

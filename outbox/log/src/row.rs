@@ -117,7 +117,7 @@ impl Row<'_> {
 
     fn message(&self, names: &mut Names, source: &Source) -> Result<Message, String> {
         let Some(time) = self.enqueued_at else {
-            return Err(String::from("its row is gone from outbox_message; it cannot be published"));
+            return Err(String::from("its row is no longer in outbox_message, so it cannot be published"));
         };
         let invalid = |error: message::InvalidText| error.to_string();
         let id = self.message_id.read()?;
@@ -156,7 +156,7 @@ impl Row<'_> {
     }
 
     /// Reads the trace context. An invalid one is left out: it is not part of the message's
-    /// identity, and parking the message for it would help no one.
+    /// identity, so it is no reason to park the message.
     fn trace(&self) -> Option<TraceContext> {
         let parent = str::from_utf8(self.traceparent?).ok()?;
         let state = self.tracestate.map(str::from_utf8).transpose().ok()?;

@@ -44,7 +44,7 @@ pub(crate) fn time<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<OffsetDat
     })
 }
 
-/// Reads a number of things; a negative one is none.
+/// Reads a count; a negative one counts as 0.
 fn count<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<u64, sqlx::Error> {
     row.get(column).map(|number: i64| u64::try_from(number).unwrap_or_default())
 }
@@ -67,7 +67,7 @@ pub(crate) fn counted_error<DB: Dialect>(
 }
 
 pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
-    let failed = || LogError::during("look for pauses");
+    let failed = || LogError::during("read the pauses");
     Ok(Pause {
         scope: paused_scope(row)?,
         actor: row.get("actor").map_err(failed())?,
@@ -78,7 +78,7 @@ pub(crate) fn pause<DB: Dialect>(row: &Row<DB>) -> Result<Pause, LogError> {
 }
 
 pub(crate) fn paused_scope<DB: Dialect>(row: &Row<DB>) -> Result<PauseScope, LogError> {
-    let failed = || LogError::during("look for pauses");
+    let failed = || LogError::during("read the pauses");
     let kind: String = row.get("kind").map_err(failed())?;
     PauseScope::stored(&kind, row.get("name").map_err(failed())?)
 }

@@ -41,9 +41,9 @@ pub trait LogStore: Send + Sync + 'static {
     ) -> Result<Box<dyn CheckpointStore>, LogError>;
 
     /// Returns the cause of an error of this log, for [`LogError::caused_by`], if the database can
-    /// name one: the session whose lock kept a call waiting. Asks in a session of its own, for up
-    /// to 3 s: never call this while holding the lease. Cancel-safe. The default, for a database
-    /// that names no sessions, returns `None`.
+    /// name one: the session whose lock kept a call waiting. Runs in a separate session, for up to
+    /// 3 s: never call this while holding the lease. Cancel-safe. The default, for a database that
+    /// names no sessions, returns `None`.
     async fn cause_of(&self, error: &LogError) -> Option<String> {
         let _ = error;
         None
@@ -54,9 +54,9 @@ pub trait LogStore: Send + Sync + 'static {
 /// cancel-safe: drop the reader with the future.
 #[async_trait]
 pub trait LogReader: Send {
-    /// Forgets what was learnt when the connection was opened. The reader is opened before the
-    /// lease is taken: call this once it is granted, before anything is read. The default, for a
-    /// reader that learns nothing when it is opened, does nothing.
+    /// Forgets the facts that were read when the connection was opened. The reader is opened before
+    /// the lease is taken: call this once it is granted, before anything is read. The default, for
+    /// a reader that reads no facts on opening, does nothing.
     async fn begin(&mut self) -> Result<(), LogError> {
         Ok(())
     }
@@ -76,7 +76,7 @@ pub trait LogReader: Send {
     ) -> Result<Page, LogError>;
 
     /// Returns the exceptions that need the relay now: scheduled and retrying ones that are due,
-    /// and discarded ones. They lie behind `after` in the order of (`due_at`, id).
+    /// and discarded ones. They follow `after` in the order of (`due_at`, id).
     async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError>;
 
     /// Returns held entries of several queues: one page for each, in the order of the requests.
@@ -106,8 +106,8 @@ pub trait LogReader: Send {
 #[async_trait]
 pub trait CheckpointStore: Send {
     /// Returns who else holds the lease, or `None` when it may be free. Writes nothing, so a
-    /// standby may ask often. The default, for a log that only tells when the lease is requested,
-    /// returns `None`.
+    /// standby may call it often. The default, for a log that reports this only when the lease is
+    /// requested, returns `None`.
     async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
         Ok(None)
     }
@@ -138,7 +138,7 @@ pub trait CheckpointStore: Send {
 
     /// Stores for operators why no message reaches the broker; `None` means that messages do.
     /// Stores nothing when the epoch is no longer valid. Later checkpoints keep the text. The
-    /// default, for a log without a place for it, does nothing.
+    /// default, for a log that cannot store it, does nothing.
     async fn note_trouble(&mut self, epoch: i64, trouble: Option<BrokerTrouble>) -> Result<(), LogError> {
         let _ = (epoch, trouble);
         Ok(())

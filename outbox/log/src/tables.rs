@@ -24,7 +24,7 @@ use crate::pause::{PAUSES_MAX, check_pauses_len};
 use crate::row::wait;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName, rows};
 
-/// This many held entries are no longer few.
+/// Number of held entries from which reading all of them is too expensive.
 const FEW_HELD_MAX: u32 = 2_000;
 /// Maximum held entries that are read where there are few: more may be held since they were
 /// counted.
@@ -62,7 +62,7 @@ pub(crate) struct Texts {
     pub(crate) pauses_len: Statement,
     /// Relay, kind, name, actor, reason.
     pub(crate) pause: Statement,
-    /// Relay, kind, name; the moment at which the pause began, or null for any.
+    /// Relay, kind, name; the time at which the pause began, or null for any.
     pub(crate) resume: Statement,
     /// Actor, relay, action, selection, note.
     pub(crate) note: Statement,
@@ -157,7 +157,7 @@ impl<DB: Dialect> Tables<DB> {
         let summary = ParkedSummary::of(groups.map_err(failed())?);
         let Some(EntryId(id)) = summary.oldest else { return Ok((summary, None)) };
         let query = Query::<DB>::new(&self.texts.parked_age).bind(relay).bind(id);
-        // The entry may have left in the meantime.
+        // The entry may have been published in the meantime.
         let Some(row) = query.first(connection).await.map_err(failed())? else { return Ok((summary, None)) };
         let age: f64 = row.get("age").map_err(failed())?;
         Ok((summary, wait(age)))
@@ -284,18 +284,18 @@ impl<DB: Dialect> Tables<DB> {
         relay: &RelayName,
     ) -> Result<Vec<Pause>, LogError> {
         let query = Query::<DB>::new(&self.texts.pauses).bind(relay.as_str());
-        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        let found = query.rows(connection).await.map_err(LogError::during("read the pauses"))?;
         found.iter().map(rows::pause).collect()
     }
 
-    /// Reads what is paused for a relay, without the author and the reason.
+    /// Reads the pauses of a relay, without author and reason.
     pub(crate) async fn paused_scopes(
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
     ) -> Result<Vec<PauseScope>, LogError> {
         let query = Query::<DB>::new(&self.texts.paused_scopes).bind(relay.as_str());
-        let found = query.rows(connection).await.map_err(LogError::during("look for pauses"))?;
+        let found = query.rows(connection).await.map_err(LogError::during("read the pauses"))?;
         found.iter().map(rows::paused_scope).collect()
     }
 

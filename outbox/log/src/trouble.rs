@@ -14,7 +14,7 @@ const ERROR_BYTES_MAX: usize = 1_000;
 pub struct BrokerTrouble {
     /// The error and the remedy.
     pub error: String,
-    /// Whether the broker may recover by itself; otherwise an operator must act.
+    /// Whether the broker may recover without help; otherwise an operator must act.
     pub passes: bool,
     /// When it began, by the relay's clock.
     #[serde(with = "time::serde::timestamp")]

@@ -62,8 +62,8 @@ impl<T> Default for Watch<T> {
 }
 
 impl<T: PartialEq + Clone> Watch<T> {
-    /// Decides whether to take the lease. `Continue(None)`: it is free or the claimant's own.
-    /// `Continue(Some(_))`: it is over, although its stored end lies in the future. `Break`:
+    /// Decides whether to take the lease. `Continue(None)`: it is free or belongs to the claimant.
+    /// `Continue(Some(_))`: it has ended, although its stored end is in the future. `Break`:
     /// another holder has it.
     pub(crate) fn claim(
         &mut self,
@@ -82,8 +82,8 @@ impl<T: PartialEq + Clone> Watch<T> {
                     holder,
                     ?expires_in,
                     ?length,
-                    "the lease ends later than its holder asked for, so a clock went back or was ahead; nobody has \
-                     renewed it for its whole length, and it is taken over"
+                    "the lease ends later than its holder requested, so a clock went back or was ahead; it \
+                     was not renewed for its whole length, and is taken over"
                 );
                 ControlFlow::Continue(Some(held))
             }
@@ -120,12 +120,12 @@ impl<T: PartialEq + Clone> Watch<T> {
     }
 }
 
-/// Whether the holder of a lease lives, for a caller that does not want the lease itself.
+/// Whether the holder of a lease is alive, for a caller that does not want the lease itself.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Life<T> {
     /// The holder has renewed the lease, or may still do it in time.
     Alive { holder: String },
-    /// The lease ends later than the holder can have asked for. Look again after this time.
+    /// The lease ends later than the holder can have requested. Check again after this time.
     Unknown(Duration),
     /// The lease is free, or over although its stored end lies in the future.
     Over(Option<Held<T>>),

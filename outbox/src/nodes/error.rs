@@ -25,12 +25,14 @@ pub enum NodeError {
     },
     /// All 65,536 numbers are held, or used up.
     #[error(
-        "all 65,536 node numbers are held; run fewer processes that make ids; outbox_node lists the holders"
+        "all 65,536 node numbers are held; run fewer processes that generate ids; outbox_node lists the \
+         holders"
     )]
     AllTaken,
     /// The database returned a number or an epoch that does not fit.
     #[error(
-        "the database returned number {number} with epoch {epoch}, which do not fit into an id; repair outbox_node"
+        "the database returned number {number} with epoch {epoch}, which does not fit into an id; repair \
+         outbox_node"
     )]
     Corrupt {
         /// The number.
@@ -40,8 +42,8 @@ pub enum NodeError {
     },
     /// The database refused the statement or became unavailable.
     #[error(
-        "the database could not {what} (the table is made by `relay migrate up --line outbox`, the rights by `relay \
-         migrate roles`)"
+        "the database could not {what} (`relay migrate up --line outbox` creates the table, `relay migrate \
+         roles` the rights)"
     )]
     Database {
         /// The step that failed.

@@ -1,5 +1,5 @@
-//! Ids that name the node that made them. They are unique among all nodes of one database, without
-//! a round trip for each id.
+//! Ids that identify the node that generated them. They are unique among all nodes of one database,
+//! without a round trip for each id.
 //!
 //! A node is a process. It leases a number in the table `outbox_node`, by the database's clock, and
 //! renews the lease after each third of its length. Number and epoch are bits of every id
@@ -33,7 +33,7 @@ pub use error::NodeError;
 pub use handle::{BATCH_MAX, NodeIds};
 pub use options::{NODE_LEASE_DEFAULT, NODE_LEASE_MAX, NODE_LEASE_MIN, NodeOptions};
 
-/// A number that a node holds, as it is in the database.
+/// A number that a node holds, as stored in the database.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldNumber {

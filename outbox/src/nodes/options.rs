@@ -90,8 +90,8 @@ impl NodeOptions {
     }
 
     /// Returns the options with a holder that no other node has, whatever its process is called. A
-    /// promoted standby may give out a number and its epoch for the second time; then only the
-    /// holder tells two nodes apart.
+    /// promoted standby may assign a number and its epoch a second time; then only the holder
+    /// distinguishes two nodes.
     pub(super) fn unmistakable(mut self) -> Self {
         self.holder = format!("{} #{:08x}", self.holder, rand::random::<u32>());
         self

@@ -32,7 +32,7 @@ pub(super) struct Renewal<DB: Dialect> {
 }
 
 impl<DB: Dialect> Renewal<DB> {
-    /// Runs until the last handle is gone.
+    /// Runs until the last handle is dropped.
     pub(super) async fn run(self, mut commands: mpsc::Receiver<Command>) {
         let mut has_failed = false;
         loop {
@@ -41,10 +41,10 @@ impl<DB: Dialect> Renewal<DB> {
                     let kept = self.keep().await;
                     has_failed = kept.is_err();
                     if let Err(error) = kept {
-                        tracing::warn!(%error, "the number of this node could not be renewed");
+                        tracing::warn!(%error, "could not renew the number of this node");
                     }
                 }
-                // Sending fails when the caller is gone.
+                // Sending fails if the caller was dropped.
                 Ok(Some(Command::Renew(done))) => drop(done.send(self.keep().await)),
                 Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
                 Ok(None) => {
@@ -76,7 +76,7 @@ impl<DB: Dialect> Renewal<DB> {
         tracing::error!(
             number = term.number,
             epoch = term.epoch,
-            "another node has taken the number of this node, which was not renewed in time; taking another number"
+            "another node has the number of this node, which was not renewed in time; taking a different one"
         );
         self.take().await
     }

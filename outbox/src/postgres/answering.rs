@@ -1,9 +1,9 @@
 //! Chooses among the addresses of a server's host.
 //!
-//! The client library waits for the first address as long as the kernel does, which is longer than
-//! any limit here. It has one setting for the host and for the name that TLS compares and sends, so
-//! an address replaces the name only without TLS. Where TLS is optional, a proxy may still choose
-//! the server by the name, so the name stays as long as its first address answers.
+//! The client library waits for the first address until the kernel gives up, which takes longer
+//! than any limit here. It has one setting for the host and for the name that TLS compares and
+//! sends, so an address replaces the name only without TLS. Where TLS is optional, a proxy may
+//! still choose the server by the name, so the name stays as long as its first address answers.
 
 use std::net::SocketAddr;
 

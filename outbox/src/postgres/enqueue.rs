@@ -52,7 +52,7 @@ migrations::statements! {
     stored = "SELECT message_id, fingerprint, topic, key, headers::text FROM {schema}outbox_stored($1)";
     /// Also compares the xid: another transaction may have enqueued the same id since.
     /// pg_xact_status refuses an xid that has not been assigned (again) since a crash; that
-    /// transaction is gone. It returns null for an xid whose status the server has removed.
+    /// transaction is lost. It returns null for an xid whose status the server has removed.
     fate = "
         SELECT EXISTS (SELECT FROM {schema}outbox_message WHERE message_id = ANY($1) AND xid = $2::text::xid8),
             CASE WHEN $2::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
@@ -255,7 +255,7 @@ impl Dialect for Postgres {
 fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
     let limit = idle_in_transaction_max.as_millis().to_string();
     PgPoolOptions::new()
-        // The check on return has shown that the connection is alive. A ping a moment later would
+        // The check on return has shown that the connection is alive. A ping right afterwards would
         // be one of seven round trips of a small transaction, and its caller would wait for it.
         .test_before_acquire(false)
         .before_acquire(|connection, metadata| {
@@ -285,7 +285,7 @@ fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions 
                 // statements of its next user would be lost. BEGIN comes before ROLLBACK, because a
                 // ROLLBACK outside a transaction logs a warning on the server each time. In a
                 // failed transaction BEGIN fails and the pool closes the connection, which is
-                // equally safe. A server that is gone does not answer: without the limit, the pool
+                // equally safe. An unreachable server does not answer: without the limit, the pool
                 // would wait forever and lose one connection.
                 //
                 // A server that became a replica keeps its sessions (Aurora), while the new writer

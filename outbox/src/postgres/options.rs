@@ -37,7 +37,7 @@ pub fn postgres_options(url: &str, allow_plaintext: bool) -> Result<PgConnectOpt
         // default has been exact since version 12.
         .extra_float_digits(None);
     let host = options.get_host().to_owned();
-    // An address of IPv6 stands in brackets in a URL. The client library would look them up.
+    // A URL has an IPv6 address in brackets. The client library would resolve it as a host name.
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let options = match address {
         Some(address) => options.host(address),

@@ -56,15 +56,16 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
-/// Returns the place with a host added if it has a user but no host: the client library does not
-/// parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
+/// Returns the authority with a host added if it has a user but no host: the client library does
+/// not parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
 fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
     let host = authority(place);
     let is_missing = place.contains('@') && (host.is_empty() || host.starts_with(':'));
     match place.rsplit_once('@') {
         Some((user, rest)) if is_missing && names_host => Ok(format!("{user}@localhost{rest}")),
         Some(_) if is_missing => Err(InvalidUrl::Form {
-            problem: "no host stands behind the @, and no parameter host names a server or the folder of its socket",
+            problem: "there is no host after the @, and no parameter host that names a server or the \
+                      directory of its socket",
         }),
         _ => Ok(place.to_owned()),
     }
@@ -89,11 +90,11 @@ fn slip(url: &str) -> Option<&'static str> {
     match () {
         () if url.contains('#') => Some("it has a #"),
         () if authority.is_empty() && database.contains('@') => Some("the host does not follow //"),
-        () if authority.matches('@').count() > 1 => Some("more than one @ stands before the host"),
-        () if database.contains('@') => Some("an @ stands behind the first / after the host"),
-        () if database.contains(':') => Some("a : stands behind the first / after the host"),
+        () if authority.matches('@').count() > 1 => Some("there is more than one @ before the host"),
+        () if database.contains('@') => Some("there is an @ after the first / that follows the host"),
+        () if database.contains(':') => Some("there is a : after the first / that follows the host"),
         () if has_stray_percent(place) => {
-            Some("it has a % that begins no escape such as %40; write % as %25")
+            Some("it has a % that does not begin an escape such as %40; write % as %25")
         }
         () => None,
     }
@@ -309,7 +310,7 @@ mod tests {
             assert_eq!((options.get_username(), options.get_database()), ("u", Some("d")), "{url}");
         }
         let text = options("postgres://u:CANARY@/d").unwrap_err().to_string();
-        assert!(text.contains("no host stands behind the @") && !text.contains("CANARY"), "{text}");
+        assert!(text.contains("there is no host after the @") && !text.contains("CANARY"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The parameters of a PostgreSQL URL: which are honoured, left out or refused.
+//! The parameters of a PostgreSQL URL: which are applied, ignored or refused.
 
 /// Treatment of a parameter.
 pub(super) enum Verdict {
@@ -53,7 +53,7 @@ fn of_encryption(name: &str, value: &str, is_verified: bool) -> Option<Verdict> 
         // The client library would quote any other word, which may be a secret in the wrong place.
         "sslmode" | "ssl-mode" => match value.to_ascii_lowercase().as_str() {
             "disable" | "allow" | "prefer" | "require" | "verify-ca" | "verify-full" => Honoured,
-            _ => Refused("use verify-full (disable, allow, prefer, require and verify-ca are known as well)"),
+            _ => Refused("use verify-full (also known: disable, allow, prefer, require and verify-ca)"),
         },
         // Both bind the session to the server that holds the key of its certificate. Only
         // verify-full checks that the certificate is the right one.
@@ -61,26 +61,29 @@ fn of_encryption(name: &str, value: &str, is_verified: bool) -> Option<Verdict> 
             "disable" | "prefer" => Kept,
             "require" if is_verified => Kept,
             "require" => Refused(
-                "the client library cannot bind channels: use sslmode=verify-full, which proves the server's \
-                 identity as well, and leave it out",
+                "the client library does not support channel binding: use sslmode=verify-full, which also \
+                 proves the server's identity, and remove it",
             ),
             _ => Refused("use disable, prefer or require"),
         },
         "gssencmode" => match value {
             "disable" | "prefer" => Kept,
-            _ => Refused("Kerberos is not supported: use TLS (sslmode=verify-full) and leave it out"),
+            _ => Refused("Kerberos is not supported: use TLS (sslmode=verify-full), and remove it"),
         },
         "sslnegotiation" => match value {
             "postgres" => Kept,
-            _ => Refused("TLS is asked for by the protocol of PostgreSQL: leave it out"),
+            _ => Refused("PostgreSQL's own protocol negotiates TLS: remove it"),
         },
         "ssl_min_protocol_version" => match value {
             "TLSv1" | "TLSv1.1" | "TLSv1.2" => Kept,
-            _ => Refused("TLS 1.2 is the oldest version that is spoken: demand a newer one at the server"),
+            _ => Refused(
+                "the client library accepts TLS 1.2 and newer: require a newer version on the \
+                          server, and remove it",
+            ),
         },
         "sslsni" => match value {
             "1" => Kept,
-            _ => Refused("the host's name is always sent with TLS: leave it out"),
+            _ => Refused("TLS always sends the host name: remove it"),
         },
         "sslcompression" => Kept,
         _ => return None,
@@ -94,11 +97,11 @@ fn of_server(name: &str, value: &str) -> Option<Verdict> {
     Some(match name {
         "target_session_attrs" => match value {
             "any" | "read-write" | "primary" => Kept,
-            _ => Refused("the toolkit writes, so it needs the primary: leave it out, or use read-write"),
+            _ => Refused("the toolkit writes, so it needs the primary: remove it, or use read-write"),
         },
         "load_balance_hosts" => match value {
             "disable" => Kept,
-            _ => Refused("only one host is used: leave it out"),
+            _ => Refused("only one host is used: remove it"),
         },
         _ => return None,
     })
@@ -110,7 +113,7 @@ fn of_session(name: &str, value: &str) -> Option<Verdict> {
     Some(match name {
         "client_encoding" => match value.to_ascii_lowercase().as_str() {
             "utf8" | "utf-8" | "auto" => Kept,
-            _ => Refused("texts are sent as UTF-8: leave it out"),
+            _ => Refused("text is sent as UTF-8: remove it"),
         },
         // The toolkit has its own time limits for each connect and each call.
         "connect_timeout"
@@ -124,16 +127,16 @@ fn of_session(name: &str, value: &str) -> Option<Verdict> {
     })
 }
 
-/// Refuses a parameter that has no value with which it could be used.
+/// Refuses a parameter for which no value is supported.
 fn refused(name: &str) -> Verdict {
     Verdict::Refused(match name {
         "sslpassword" => {
-            "a key that is encrypted cannot be read: decrypt it (openssl pkey -in KEY -out PLAIN), keep it readable \
-             for this program only, and name it with sslkey"
+            "an encrypted key cannot be read: decrypt it (openssl pkey -in KEY -out PLAIN), make it \
+             readable only for this program, and name it with sslkey"
         }
-        "sslcrl" | "sslcrldir" => "revoked certificates are not looked up: leave it out",
+        "sslcrl" | "sslcrldir" => "the client library does not check for revoked certificates: remove it",
         "passfile" => "set the environment variable PGPASSFILE instead",
-        "service" | "servicefile" => "write the place into the URL itself",
+        "service" | "servicefile" => "write host, port and database into the URL itself",
         "require_auth"
         | "requirepeer"
         | "krbsrvname"
@@ -143,11 +146,12 @@ fn refused(name: &str) -> Verdict {
         | "ssl_max_protocol_version"
         | "replication"
         | "requiressl" => {
-            "the client library cannot honour it: leave it out if the connection needs no such protection"
+            "the client library does not support it: remove it if the connection does not need this \
+             protection"
         }
         _ => {
-            "it is unknown: leave it out, if it is meant for another program (docs/configuration.md lists those that \
-             are known)"
+            "it is unknown: remove it if it is meant for another program (docs/configuration.md lists the \
+             known parameters)"
         }
     })
 }

@@ -2,10 +2,10 @@
 
 use time::OffsetDateTime;
 
-/// The present in microseconds. The clock is the machine's: a SQLite file has no server.
+/// The current time in microseconds. The clock is the machine's: a SQLite file has no server.
 pub const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
-/// The largest message id of the present.
+/// The largest message id with the current time.
 pub const ID_OF_NOW: &str = "printf('%08x-%04x-7fff-bfff-ffffffffffff',
     CAST(unixepoch('subsec') * 1000 AS INTEGER) >> 16, CAST(unixepoch('subsec') * 1000 AS INTEGER) & 65535)";
 

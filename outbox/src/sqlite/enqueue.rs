@@ -33,8 +33,8 @@ migrations::statements! {
     stored = "SELECT coalesce(kind, topic) AS kind, content_type, payload, topic, key, headers FROM outbox_message
         WHERE message_id = ?1";
     is_stored = "SELECT EXISTS (SELECT 1 FROM outbox_message WHERE message_id = ?1)";
-    /// Whether retention may have removed the message ?1. Retention never notes an id that is ahead
-    /// of the clock.
+    /// Whether retention may have removed the message ?1. Retention never records an id that is
+    /// ahead of the clock.
     may_be_removed = "
         SELECT EXISTS (SELECT 1 FROM outbox_retention WHERE expired_through IS NOT NULL
             AND (?1 <= expired_through OR ?1 > {id_of_now}))";

@@ -31,8 +31,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         Self::new(tx, outbox, ReplayedIds::default(), None)
     }
 
-    /// Wraps a transaction that was begun with the [mark](migrations::own_transaction::MARK) of its
-    /// own, like [`adopt`](Self::adopt). Staged messages are stored only while it has the mark.
+    /// Wraps a transaction that was begun with its own [mark](migrations::own_transaction::MARK),
+    /// like [`adopt`](Self::adopt). Staged messages are stored only while it has the mark.
     #[doc(hidden)]
     pub fn adopt_marked(tx: Transaction<'static, DB>, outbox: Option<Outbox<DB>>) -> Self {
         Self::adopt(tx, outbox).marked()

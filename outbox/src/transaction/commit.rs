@@ -58,7 +58,7 @@ pub enum CommitError {
     /// The connection was lost during COMMIT, or an error answered it that proves no rollback, as
     /// the errors of a pooler that lost its server. The commit may or may not have happened.
     /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up.
-    #[error("the answer to the commit was lost; it is unknown whether it happened")]
+    #[error("the answer to the commit was lost; it is unknown whether the transaction was committed")]
     Unknown {
         /// The commit to look up.
         commit: UnknownCommit,

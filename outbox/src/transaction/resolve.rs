@@ -19,10 +19,10 @@ const PAUSE_BASE: Duration = Duration::from_millis(20);
 pub enum CommitOutcome {
     /// It committed: its messages exist.
     Committed,
-    /// It did not commit and cannot commit any more. Running it again is safe.
+    /// It did not commit and can no longer commit. Running it again is safe.
     NotCommitted,
-    /// It has no message by which it could be recognised: it added none, rolled all of them back to
-    /// a savepoint, or committed so long ago that retention may have removed them.
+    /// It has no message that identifies it: it added none, rolled all of them back to a savepoint,
+    /// or committed so long ago that retention may have removed them.
     Unrecognisable,
 }
 

@@ -158,7 +158,7 @@ impl<DB: Dialect> Runner<DB> {
                 Attempt::Again(error) if attempt >= policy.attempts_max => return Err(error),
                 Attempt::Again(error) => {
                     let delay = policy.backoff.delay(attempt, rand::random());
-                    tracing::debug!(attempt, ?delay, %error, "the transaction is run again");
+                    tracing::debug!(attempt, ?delay, %error, "running the transaction again");
                     tokio::time::sleep(delay).await;
                     attempt += 1;
                 }
@@ -212,7 +212,7 @@ impl<DB: Dialect> Runner<DB> {
                 Attempt::Failed(TransactionError::Commit(error))
             };
         };
-        tracing::warn!(error = %source, "the answer to a commit was lost; looking its messages up");
+        tracing::warn!(error = %source, "the answer to a commit was lost; looking up its messages");
         match self.outbox.resolve(&self.pool, &commit).await {
             Ok(CommitOutcome::Committed) => {
                 self.outbox.settings.wake.wake();
@@ -220,7 +220,7 @@ impl<DB: Dialect> Runner<DB> {
             }
             Ok(CommitOutcome::NotCommitted) => not_committed(source),
             Ok(CommitOutcome::Unrecognisable) => Attempt::Failed(TransactionError::Unknown {
-                reason: format!("it left no message by which it could be recognised ({source})"),
+                reason: format!("it contains no message that would identify it ({source})"),
                 commit,
             }),
             Err(error) => Attempt::Failed(TransactionError::Unknown { reason: error.to_string(), commit }),
@@ -228,9 +228,9 @@ impl<DB: Dialect> Runner<DB> {
     }
 }
 
-/// Decides what to do after an error of a commit that proved nothing by itself, once it is known
-/// that the commit did not happen. A refusal, as by a deferred trigger with a code of its own,
-/// would only be repeated.
+/// Decides what to do after an error of a commit that alone proved nothing, once it is known that
+/// the commit did not happen. A refusal, as by a deferred trigger with its own code, would only be
+/// repeated.
 fn not_committed<T, E: Error + 'static>(source: Box<dyn Error + Send + Sync>) -> Attempt<T, E> {
     match source.downcast_ref::<sqlx::Error>() {
         Some(error @ sqlx::Error::Database(_)) if SqlErrorKind::of(error) == SqlErrorKind::Refused => {

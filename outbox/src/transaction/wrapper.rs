@@ -28,10 +28,10 @@ use crate::transaction::ids::ReplayedIds;
 /// refused, sqlx ends the whole transaction. Later rows would not be stored with it, so
 /// [`commit`](Self::commit) and every enqueue then refuse.
 ///
-/// Any error of its own `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping
-/// one of these calls before it ends: [`commit`](Self::commit) then refuses. So does a failed start
-/// of a saga in it, or a failed reply to one. Errors of [`Outbox::enqueue`] on the inner
-/// transaction do not, because they bypass this type. Dropping the transaction rolls it back.
+/// Any error of its `enqueue`, `enqueue_batch` or `stage` makes it unusable, as does dropping one
+/// of these calls before it ends: [`commit`](Self::commit) then refuses. So does a failed start of
+/// a saga in it, or a failed reply to one. Errors of [`Outbox::enqueue`] on the inner transaction
+/// do not, because they bypass this type. Dropping the transaction rolls it back.
 #[derive(Debug)]
 #[must_use = "dropping a transaction rolls it back"]
 pub struct OutboxTransaction<DB: Dialect> {
@@ -161,7 +161,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Stores the staged messages, verifies that the transaction is still alive, and commits.
     ///
     /// On PostgreSQL a statement error that the caller has swallowed would turn `COMMIT` into a
-    /// silent rollback. This is detected before. Not cancel-safe: a dropped commit has probably
+    /// silent rollback. This is detected beforehand. Not cancel-safe: a dropped commit has probably
     /// happened. Await it in a separate task, as [`Outbox::transaction`] does.
     ///
     /// # Errors
@@ -229,8 +229,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// it back, but later.
     ///
     /// # Errors
-    /// [`EnqueueError::Database`] when the database became unavailable. It then rolls back by
-    /// itself.
+    /// [`EnqueueError::Database`] when the database became unavailable. It then rolls back on its
+    /// own.
     pub async fn rollback(self) -> Result<(), EnqueueError> {
         Ok(roll_back(self.tx).await?)
     }
@@ -244,8 +244,8 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         if is_open { Ok(()) } else { Err(CommitError::Ended) }
     }
 
-    /// Runs a cheap statement. It fails in an aborted transaction, and looks for this transaction's
-    /// mark.
+    /// Runs a cheap statement. It fails in an aborted transaction, and checks for this
+    /// transaction's mark.
     async fn probe(&mut self) -> Result<(), CommitError> {
         let is_marked =
             DB::is_marked(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {

@@ -12,7 +12,7 @@ pub enum NullPayload {
     /// The producer's `INSERT` fails.
     #[default]
     Refuse,
-    /// It leaves as an empty message, which is not a Kafka tombstone.
+    /// It is published as an empty message, which is not a Kafka tombstone.
     Empty,
 }
 
@@ -23,7 +23,7 @@ pub enum WhenSent {
     /// It stays, and `pending` marks it as sent.
     #[default]
     Mark,
-    /// It is deleted: every remaining row waits, unless `pending` says otherwise.
+    /// It is deleted: every remaining row waits, unless `pending` marks it as sent.
     Delete,
 }
 

@@ -22,7 +22,7 @@ impl Amount {
         Self { entries: self.entries + other.entries, bytes: self.bytes + other.bytes }
     }
 
-    /// Returns what is left without a part of it.
+    /// Returns the rest after a part is subtracted.
     #[must_use]
     pub(crate) fn minus(self, part: Self) -> Self {
         Self { entries: self.entries - part.entries, bytes: self.bytes - part.bytes }

@@ -28,8 +28,8 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Notes what is needed when the receipt comes. The payload and the headers are released: only
-    /// the publisher needs them, and the entry is read again before it is submitted again.
+    /// Stores what is needed when the receipt arrives. The payload and the headers are released:
+    /// only the publisher needs them, and the entry is read again before it is submitted again.
     #[must_use]
     pub(crate) fn new(item: &Item, submitted: Submitted) -> Self {
         let message = &item.message;

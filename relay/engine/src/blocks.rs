@@ -18,7 +18,7 @@ use crate::stuck::Stuck;
 /// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It may leave.
+    /// It may be published.
     Free,
     /// It waits in the window until the entries held before it have been read back.
     Wait,
@@ -111,8 +111,7 @@ impl Blocks {
         true
     }
 
-    /// Returns whether held entries of a queue from this id on can leave, as far as its key is
-    /// concerned.
+    /// Returns whether the key of a queue permits its held entries from this id on to be published.
     fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.paused.has_queue(queue) && self.stuck.lets_read(queue, from)
     }
@@ -140,7 +139,7 @@ impl Blocks {
 
     /// Decides about an entry of the log that is already in the window. It waits for earlier
     /// entries that were blocked after it was queued. It does not wait for later blocked entries,
-    /// or those could leave first.
+    /// or those could be published first.
     #[must_use]
     pub(crate) fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
@@ -171,7 +170,7 @@ impl Blocks {
         self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
     }
 
-    /// Notes that an entry is stuck: its key waits for it.
+    /// Records that an entry is stuck: its key waits for it.
     pub(crate) fn block(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -181,8 +180,8 @@ impl Blocks {
         }
     }
 
-    /// Notes that a submission is parked as unanswered: nothing of its key may leave until it is
-    /// answered or its session ends.
+    /// Records that a submission is parked as unanswered: no message of its key may be published
+    /// until it is answered or its session ends.
     pub(crate) fn give_up(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -190,7 +189,7 @@ impl Blocks {
         self.held.rest(queue);
     }
 
-    /// Notes that a submission parked as unanswered was answered after all.
+    /// Records that a submission parked as unanswered was answered after all.
     pub(crate) fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
@@ -204,17 +203,17 @@ impl Blocks {
         self.held.read_again(QueueName::of(topic, None), id);
     }
 
-    /// Notes that submissions of this session will no longer be answered.
+    /// Records that submissions of this session will no longer be answered.
     pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.held.release_all();
     }
 
-    /// Notes that an entry waits behind its key or topic.
+    /// Records that an entry waits behind its key or topic.
     pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
-        // An entry that was retried and fell silent behind another is no longer stuck: it would
-        // wait for itself.
+        // An entry that was retried and is unanswered behind another one is no longer stuck: it
+        // would wait for itself.
         self.stuck.remove(queue, id);
         self.held.hold(queue, id);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
@@ -226,7 +225,7 @@ impl Blocks {
         }
     }
 
-    /// Notes that an entry has left, was discarded, or is dead and lets its key pass.
+    /// Records that an entry was published or discarded, or is dead and lets its key pass.
     pub(crate) fn resolve(&mut self, key: Option<&str>, id: EntryId) {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
@@ -235,15 +234,15 @@ impl Blocks {
         }
     }
 
-    /// Notes that an entry was discarded, or confirmed while it was held. The next entry of its
-    /// queue may leave.
+    /// Records that an entry was discarded, or confirmed while it was held. The next entry of its
+    /// queue may be published.
     pub(crate) fn take_out(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         self.resolve(key, id);
         self.held.release(QueueName::of(topic, key));
     }
 
-    /// Notes that a topic does not accept messages. If the topic was not blocked, `id` becomes its
-    /// probe. Returns whether `id` became the probe.
+    /// Records that a topic does not accept messages. If the topic was not blocked, `id` becomes
+    /// its probe. Returns whether `id` became the probe.
     pub(crate) fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
@@ -301,7 +300,7 @@ impl Blocks {
             let queue = QueueHash::of_name(&name);
             self.held.found(queue);
             let Some(unread) = self.held.unread(queue) else { continue };
-            // An entry that has been read already says nothing about the topic of the next one.
+            // An entry that was already read shows nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
             if !waits_for_topic && self.lets_read(queue, unread) {
                 self.held.release(name);

@@ -30,9 +30,9 @@ const PAGE_MIN: usize = 64 << 10;
 #[error("{setting}: {problem}")]
 #[non_exhaustive]
 pub struct InvalidSetting {
-    /// The field of [`EngineOptions`], or another name that was asked for.
+    /// The field of [`EngineOptions`], or the name that the caller passed.
     pub setting: &'static str,
-    /// The value and what is accepted.
+    /// The value and the accepted values.
     pub problem: String,
 }
 
@@ -54,7 +54,7 @@ impl<N: Fn(&'static str) -> &'static str> Problems<N> {
         }
     }
 
-    /// Demands that a shorter time is no longer than another one.
+    /// Checks that a time is not longer than another one.
     fn order(&mut self, shorter: Named, longer: Named) {
         if shorter.time > longer.time {
             let other = (self.name)(longer.setting);
@@ -124,7 +124,7 @@ impl EngineOptions {
             [("unstored_max", self.unstored_max), ("checkpoint_changes", self.checkpoint_changes)]
         {
             if value == 0 {
-                problems.add(setting, String::from("with 0 nothing would be read; set at least 1"));
+                problems.add(setting, String::from("0 would read nothing; set at least 1"));
             }
         }
         if self.page_bytes < PAGE_MIN {

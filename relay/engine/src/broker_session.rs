@@ -32,7 +32,7 @@ pub(crate) enum BrokerEvent {
     Up(Capabilities),
     /// Receipts of the session.
     Receipts(Vec<Receipt>),
-    /// The session is over; its outstanding receipts will not come.
+    /// The session is over; its outstanding receipts will not arrive.
     Ended,
     /// Connecting failed; the next attempt follows after the pause.
     Refused {
@@ -90,7 +90,7 @@ impl BrokerSession {
         }
     }
 
-    /// Begins to end the session; its last receipts still come, then [`BrokerEvent::Ended`].
+    /// Begins to end the session; its last receipts still arrive, then [`BrokerEvent::Ended`].
     pub(crate) fn close(&mut self) {
         if let State::Open(session) = &mut self.state
             && session.listen_until.is_none()
@@ -144,7 +144,7 @@ impl BrokerSession {
         }
     }
 
-    /// Notes that the broker answered for a message, whatever the answer. After the next broken
+    /// Records that the broker answered for a message, whatever the answer. After the next broken
     /// session the pause is short again.
     pub(crate) fn answered(&mut self) {
         self.failures = 0;
@@ -198,8 +198,8 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     })))
 }
 
-/// Owns the publisher. The lease is checked here, at the last moment before a message leaves: a
-/// process that was suspended past its lease notices before it sends.
+/// Owns the publisher. The lease is checked here, immediately before a message is sent: a process
+/// that was suspended past its lease notices before it sends.
 async fn run(
     mut publisher: Box<dyn Publisher>,
     mut queue: mpsc::Receiver<Vec<Submission>>,

@@ -17,7 +17,7 @@ use crate::options::EngineOptions;
 pub(crate) enum Command {
     /// Store this checkpoint.
     Store(Checkpoint),
-    /// Make sure that everything read so far survives a crash of the database.
+    /// Ensure that everything read so far survives a crash of the database.
     Flush,
     /// Release the lease and end.
     Release,
@@ -35,7 +35,7 @@ pub(crate) enum Report {
 /// The reason why the checkpointer ended.
 #[derive(Debug)]
 pub(crate) enum CheckpointerEnd {
-    /// Released on request, or because the driver is gone.
+    /// Released on request, or because the driver has ended.
     Released,
     /// Another process has taken over.
     Lost,
@@ -61,7 +61,7 @@ impl Checkpointer {
     }
 
     /// Runs until the lease is lost or released, or the database fails. Checkpoints are bounded, so
-    /// a renewal waits for at most one of them. A connection of its own would not help the renewal:
+    /// a renewal waits for at most one of them. A separate connection would not help the renewal:
     /// both write the relay's row.
     pub(crate) async fn run(mut self) -> Result<CheckpointerEnd, LogError> {
         let mut renewal = tokio::time::interval_at(Instant::now() + self.renew_interval, self.renew_interval);

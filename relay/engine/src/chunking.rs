@@ -29,7 +29,7 @@ pub struct Chunking {
 }
 
 impl Chunking {
-    /// Opens sessions of `inner` that split as `splitter` says.
+    /// Opens sessions of `inner` that split with `splitter`.
     #[must_use]
     pub fn new(inner: Arc<dyn Connector>, splitter: Splitter) -> Self {
         Self { inner, splitter }
@@ -147,8 +147,8 @@ impl Split {
 }
 
 impl Waiting {
-    /// Keeps the failure that says the most about this message: after one chunk is refused, the
-    /// others often learn only that the session is over.
+    /// Keeps the failure that describes this message best: after one chunk is refused, the others
+    /// often report only that the session has ended.
     fn note(&mut self, outcome: Result<(), PublishError>) {
         let Err(error) = outcome else { return };
         let says = |error: &PublishError| match error.scope() {

@@ -1,4 +1,4 @@
-//! Decides when to look for exceptions that are due, and from which position on. Pure.
+//! Decides when to read due exceptions, and from which position on. Pure.
 //!
 //! They come in pages, ordered by time. Exceptions in the window stay due in the database, so a
 //! pass continues after the previous page. It starts over at the first exception only from time to
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 /// this time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The progress of looking for due exceptions.
+/// The progress of reading due exceptions.
 #[derive(Debug)]
 pub(crate) struct Due {
     position: Option<DuePosition>,
-    /// Whether a pass is under way. Then the next page is read as soon as there is room.
+    /// Whether a pass is in progress. Then the next page is read as soon as there is room.
     is_reading: bool,
     /// When the next pass begins.
     at: Instant,
@@ -53,19 +53,19 @@ impl Due {
         self.is_reading = true;
     }
 
-    /// Notes that a stored exception will become due.
+    /// Records that a stored exception will become due.
     pub(crate) fn look(&mut self, now: Instant) {
         self.at = now;
     }
 
-    /// Notes that a due exception was left in the database.
+    /// Records that a due exception was left in the database.
     pub(crate) fn look_anew(&mut self, now: Instant) {
         if !self.is_reading {
             (self.at, self.began_at) = (now, None);
         }
     }
 
-    /// Notes that a page was read.
+    /// Records that a page was read.
     pub(crate) fn read(&mut self, page: &DuePage, now: Instant) {
         self.position = page.position;
         if page.exhausted {

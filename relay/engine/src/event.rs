@@ -65,7 +65,7 @@ pub enum News {
     Answers,
 }
 
-/// The load of a term at one moment.
+/// The load of a term at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Messages that the publisher has, without a receipt.

@@ -24,7 +24,7 @@ impl Failures {
         *failures
     }
 
-    /// Forgets an entry that has left or is no longer retried automatically.
+    /// Forgets an entry that was published or is no longer retried automatically.
     pub(crate) fn forget(&mut self, id: EntryId) {
         self.0.remove(&id);
     }

@@ -12,7 +12,8 @@ use outbox_log::entries::Labels;
 
 /// Maximum rules of a filter, and maximum patterns or headers of a rule.
 const RULES_MAX: usize = 64;
-/// Maximum bytes of a pattern or of a header's name or value: as long as topics and kinds may be.
+/// Maximum bytes of a pattern or of a header's name or value: the same limit as for topics and
+/// kinds.
 const PATTERN_BYTES_MAX: usize = 255;
 
 /// A filter. It selects the entries that one of its rules accepts, or all entries if it has no
@@ -68,7 +69,7 @@ struct Patterns {
 pub enum InvalidFilter {
     /// More than 64 rules.
     #[error(
-        "{0} rules are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+        "{0} rules are too many; the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
     )]
     TooMany(usize),
@@ -94,11 +95,11 @@ pub enum InvalidRule {
     NoCondition,
     /// More than 64.
     #[error(
-        "{count} {what} are too many, the maximum is {RULES_MAX}: use patterns with *, or a header that the \
+        "{count} {what} are too many; the maximum is {RULES_MAX}: use patterns with *, or a header that the \
          producer sets"
     )]
     TooMany {
-        /// The things of which there are too many.
+        /// The kind of conditions of which there are too many.
         what: &'static str,
         /// Their number.
         count: usize,
@@ -115,7 +116,7 @@ pub enum InvalidRule {
          {PATTERN_BYTES_MAX} bytes"
     )]
     Header {
-        /// The beginning of its name.
+        /// The prefix of its name.
         name: String,
     },
 }
@@ -201,8 +202,8 @@ impl Filter {
         self.takes_all() || self.rules.iter().any(|rule| rule.takes(entry))
     }
 
-    /// Returns whether it can select messages to this topic. It may still leave some out for their
-    /// kind or their headers.
+    /// Returns whether it can select messages to this topic. It may still exclude some by their
+    /// kind or headers.
     #[must_use]
     pub fn can_take_topic(&self, topic: &str) -> bool {
         self.takes_all() || self.rules.iter().any(|rule| rule.topics.take(topic))
@@ -298,7 +299,7 @@ fn beginning(text: &str) -> String {
 /// its steps number at most the product of both lengths.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
-    // The place behind the last star, and the end of the text that the star stands for.
+    // The position after the last star, and the end of the text that the star stands for.
     let mut star = None;
     while place < text.len() {
         match pattern.get(at) {

@@ -15,12 +15,12 @@
 //! # Why nothing is passed over
 //! `from` is never above an entry that is held and has not been read back. Holding an entry lowers
 //! it. An answer raises it to just past the answer's last entry, but not above entries that were
-//! not stored when the question was asked (`unstored`, `missed`). An answer does not count if its
-//! question began at a higher id than `from` is now. Taking in an answer ends before the first
-//! entry that was not stored when the question was asked: the answer can show entries behind it
+//! not stored when the query was sent (`unstored`, `missed`). An answer does not count if its
+//! query began at a higher id than `from` is now. Taking in an answer ends before the first
+//! entry that was not stored when the query was sent: the answer can show entries behind it
 //! that were held long ago (`shown`).
 //!
-//! # Why nothing rests for ever
+//! # Why nothing rests forever
 //! A queue rests only while something stops its first entry, and the end of that releases the
 //! queue:
 //!
@@ -101,9 +101,9 @@ struct Active {
     /// Lower bound of the ids of held entries that are not yet read back. `None` when nothing is
     /// left to read.
     from: Option<EntryId>,
-    /// The first id of the question under way.
+    /// The first id of the query under way.
     asked: Option<EntryId>,
-    /// Entries stored since the question was asked. The answer need not show them.
+    /// Entries stored since the query was sent. The answer need not show them.
     missed: BTreeSet<EntryId>,
     /// Whether all stored entries have been read. Then new entries wait in the window.
     is_closing: bool,
@@ -132,11 +132,11 @@ struct Walk {
 /// The extent to which an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Up to here, and more may follow.
+    /// Shown up to this entry; more may follow.
     UpTo(EntryId),
     /// Up to this entry, which must keep waiting, like all behind it.
     StoppedAt(EntryId),
-    /// Up to this entry, which was not stored when the question was asked.
+    /// Up to this entry, which was not stored when the query was sent.
     Unstored(EntryId),
     /// Everything that is stored.
     All,
@@ -157,7 +157,7 @@ pub(crate) struct Held {
     walk: Walk,
     /// Whether entries that waited for their queue must be checked again.
     requeue: bool,
-    /// Entries that waited for their queue and may leave now.
+    /// Entries that waited for their queue and may be published now.
     freed: Vec<Ticket>,
 }
 
@@ -207,9 +207,9 @@ impl Held {
         self.active.get(&queue).is_some_and(|active| active.is_closing)
     }
 
-    /// Notes that an answer shows this entry. Returns the first entry before it that was not stored
-    /// when the question was asked and that the answer has not shown: nothing may pass that entry.
-    /// Returns the entry itself if memory has held it again.
+    /// Records that an answer shows this entry. Returns the first entry before it that was not
+    /// stored when the query was sent and that the answer has not shown: nothing may pass that
+    /// entry. Returns the entry itself if memory has held it again.
     pub(crate) fn shown(&mut self, queue: QueueHash, id: EntryId) -> Option<EntryId> {
         let unstored = self.unstored.get(&queue).and_then(BTreeSet::first).copied();
         let missed = self.active.get_mut(&queue).and_then(|active| {
@@ -219,13 +219,13 @@ impl Held {
         unstored.into_iter().chain(missed).min().filter(|first| *first <= id)
     }
 
-    /// Notes that an entry is held. Its change is not stored yet.
+    /// Records that an entry is held. Its change is not stored yet.
     pub(crate) fn hold(&mut self, queue: QueueHash, id: EntryId) {
         self.unstored.entry(queue).or_default().insert(id);
         self.lower(queue, id);
     }
 
-    /// Notes that the change that holds an entry is stored, or was replaced by another change.
+    /// Records that the change that holds an entry is stored, or was replaced by another change.
     pub(crate) fn stored(&mut self, name: &QueueName, id: EntryId) {
         let queue = QueueHash::of_name(name);
         let Some(ids) = self.unstored.get_mut(&queue) else { return };
@@ -248,7 +248,7 @@ impl Held {
         }
     }
 
-    /// Notes that an entry that was passed over has to be read after all.
+    /// Records that a skipped entry has to be read after all.
     pub(crate) fn read_again(&mut self, name: QueueName, id: EntryId) {
         let queue = QueueHash::of_name(&name);
         self.lower(queue, id);
@@ -266,7 +266,7 @@ impl Held {
         }
     }
 
-    /// Notes that a queue may be able to continue.
+    /// Records that a queue may be able to continue.
     pub(crate) fn release(&mut self, name: QueueName) {
         let queue = QueueHash::of_name(&name);
         let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
@@ -288,7 +288,7 @@ impl Held {
         }
     }
 
-    /// Notes that all queues may be able to continue.
+    /// Records that all queues may be able to continue.
     pub(crate) fn release_all(&mut self) {
         let resting = &self.resting;
         self.recheck.extend(self.unstored.keys().filter(|queue| resting.contains_key(queue)));
@@ -312,7 +312,7 @@ impl Held {
         (self.walk.is_going && self.ready.len() < READY_MAX / 2).then(|| self.walk.after.clone())
     }
 
-    /// Notes that names were read up to `last`, or to the end. Those that are released join the
+    /// Records that names were read up to `last`, or to the end. Those that are released join the
     /// ready ones.
     pub(crate) fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
@@ -323,7 +323,7 @@ impl Held {
         }
     }
 
-    /// Notes that a walk has found a queue.
+    /// Records that a walk has found a queue.
     pub(crate) fn found(&mut self, queue: QueueHash) {
         if let Some(resting) = self.resting.get_mut(&queue) {
             resting.is_owed = false;
@@ -351,7 +351,7 @@ impl Held {
     }
 
     /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
-    /// entry, whether that entry can leave.
+    /// entry, whether that entry can be published.
     pub(crate) fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
             && let Some(name) = self.ready.pop_front()
@@ -394,8 +394,8 @@ impl Held {
         self.active.iter().any(|(queue, active)| active.waits_for_store(self.unstored.get(queue)))
     }
 
-    /// Notes that an answer has come. Returns whether it counts: it does if no entry before the id
-    /// of its question was held in the meantime.
+    /// Records that an answer has come. Returns whether it counts: it does if no entry before the
+    /// id of its query was held in the meantime.
     pub(crate) fn answered(&mut self, queue: QueueHash, asked_from: EntryId) -> bool {
         let Some(active) = self.active.get_mut(&queue) else { return false };
         if active.asked != Some(asked_from) {
@@ -405,7 +405,7 @@ impl Held {
         active.from == Some(asked_from)
     }
 
-    /// Notes how far an answer that counted has been taken in.
+    /// Records how far a valid answer has been processed.
     pub(crate) fn read(&mut self, queue: QueueHash, read: Read) {
         let next = match read {
             Read::UpTo(last) => Some(EntryId(last.0.saturating_add(1))),
@@ -450,15 +450,15 @@ impl Held {
         }
     }
 
-    /// Notes that an entry of the log waits in the window for a closing queue.
+    /// Records that an entry of the log waits in the window for a closing queue.
     pub(crate) fn wait(&mut self, queue: QueueHash, ticket: Ticket) {
         if let Some(active) = self.active.get_mut(&queue) {
             active.waiting.push(ticket);
         }
     }
 
-    /// Holds the entries that wait in the window for queues that cannot be read for want of room.
-    /// Returns whether there were any.
+    /// Holds the entries that wait in the window for queues that cannot be read because there is no
+    /// room. Returns whether there were any.
     pub(crate) fn give_way(&mut self) -> bool {
         let waiting = |(queue, active): (&QueueHash, &Active)| {
             (!active.waiting.is_empty()).then(|| (*queue, active.name.clone()))
@@ -481,8 +481,8 @@ impl Held {
         self.release(name);
     }
 
-    /// Returns the resting queues that nothing releases before the obstacle to their first entry is
-    /// gone.
+    /// Returns the resting queues that stay blocked until the obstacle to their first entry
+    /// disappears.
     #[cfg(test)]
     pub(crate) fn idle(&self) -> Vec<(QueueHash, EntryId)> {
         let is_due = |queue| self.recheck.contains(queue) && self.unstored.contains_key(queue);
@@ -495,7 +495,7 @@ impl Held {
         std::mem::take(&mut self.requeue)
     }
 
-    /// Takes the entries that waited and may leave now, in the order of the log.
+    /// Takes the entries that waited and may be published now, in the order of the log.
     pub(crate) fn take_freed(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.freed)
     }

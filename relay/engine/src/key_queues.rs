@@ -46,7 +46,7 @@ impl KeyQueues {
         }
     }
 
-    /// Notes that the entry at the head of its key is settled: the next one of the key becomes
+    /// Records that the entry at the head of its key is settled: the next one of the key becomes
     /// ready.
     pub(crate) fn settled(&mut self, key: Option<&OrderingKey>) {
         if self.window == MaxInFlightPerKey::Pipelined {

@@ -35,7 +35,7 @@
 //! | `driver` | moves everything between them while the lease is held |
 //! | `transactions` | the same with broker transactions: commits, and how a successor continues from the last mark |
 //! | `takeover` | loads the state that a new lease holder needs, and renews the lease meanwhile |
-//! | `publishing` | [`Publishing`]: each message by itself, or in broker transactions |
+//! | `publishing` | [`Publishing`]: each message separately, or in broker transactions |
 //! | `pipeline` | standby, takeover, leading, and again: from start to shutdown |
 //!
 //! Independent of the lease, and shared by all:
@@ -49,7 +49,7 @@
 //! | [`monitor`] | looks at the database for metrics |
 //! | `crash_points` | places at which a test ends the process |
 
-#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature opens more to tests"))]
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
 mod amount;
 mod awaited;

@@ -1,7 +1,7 @@
 //! Keeps an outbox bounded, beside the engine: removes history that every relay has passed.
 //!
-//! It needs no lease: the database decides what can be removed, and any number of processes may ask
-//! at once.
+//! It needs no lease: the database decides what can be removed, and any number of processes may run
+//! it at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for a pass that has begun, so that the pass can report what it did.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long history is kept by default: three days. After a weekend one can still look into what
-/// happened, and find an id that was generated twice.
+/// How long history is kept by default: three days. After a weekend, operators can still
+/// investigate, and an id that was generated twice is still found.
 pub const KEEP_DEFAULT: Duration = Duration::from_secs(3 * 24 * 3_600);
 /// How long decisions of operators are kept by default: three years, as in inboxes, keys and sagas.
 pub const KEEP_DECISIONS_DEFAULT: Duration = Duration::from_secs(1_096 * 24 * 3_600);
@@ -43,7 +43,7 @@ impl Maintenance {
     /// Runs until it is stopped, and restarts when a bug in this program ends it.
     pub async fn keep_running(self, stop: CancellationToken) {
         loop {
-            // In a task of its own, so that a panic ends nothing else. Dropping the set aborts the
+            // In a separate task, so that a panic ends nothing else. Dropping the set aborts the
             // task.
             let mut task = JoinSet::new();
             task.spawn(self.clone().run(stop.clone()));

@@ -1,5 +1,5 @@
-//! Looks at the database at intervals, for the metrics that only the database knows. It runs beside
-//! the engine on a connection of its own; its interval does not depend on how often metrics are
+//! Queries the database at intervals, for metrics that only the database can provide. It runs
+//! beside the engine on its own connection; its interval does not depend on how often metrics are
 //! scraped.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::telemetry::Looks;
 /// Prometheus.
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(15);
 
-/// Looks at the database on behalf of one relay.
+/// Queries the database on behalf of one relay.
 pub struct Monitor {
     /// The database. Its calls are bounded in time by the options with which it was opened.
     pub log: Arc<dyn LogAdmin>,

@@ -19,7 +19,7 @@ pub enum DeadPolicy {
     /// The key waits for an operator: order is kept whatever happens.
     #[default]
     Hold,
-    /// The key goes on without the entry: its order has a gap that a later requeue fills out of
+    /// The key continues without the entry: its order has a gap that a later requeue fills out of
     /// order.
     Pass,
 }
@@ -61,9 +61,9 @@ impl RetryPolicy {
 #[non_exhaustive]
 pub struct EngineOptions {
     /// Maximum bytes of messages in memory, read but not confirmed. One message larger than this
-    /// still passes. The broker's client library holds as much again, and up to twice as much while
-    /// destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300 MB/s,
-    /// longer than any nearby broker takes to confirm; a larger window only uses memory.
+    /// still passes. The broker's client library holds the same amount again, and up to twice that
+    /// while destinations are silent; the reader holds up to three pages. 12 MiB last 40 ms at 300
+    /// MB/s, longer than any nearby broker takes to confirm; a larger window only uses memory.
     pub window_bytes: usize,
     /// Maximum entries in memory.
     pub window_entries: usize,
@@ -106,7 +106,7 @@ pub struct EngineOptions {
     pub size_limit: SizeLimit,
     /// The way in which larger entries are split. With `None`, they are parked.
     pub chunking: Option<Splitter>,
-    /// Maximum topics with metrics of their own; the others share the label `other`.
+    /// Maximum topics with their own metrics; the others share the label `other`.
     pub topics_labelled_max: usize,
     /// Selects the entries that this relay publishes; the others count as passed. Passed entries
     /// are not read again when the filter changes.
@@ -259,7 +259,7 @@ impl EngineOptions {
         self
     }
 
-    /// Sets the maximum topics with metrics of their own.
+    /// Sets the maximum number of topics with their own metrics.
     #[must_use]
     pub fn topics_labelled_max(mut self, topics_labelled_max: usize) -> Self {
         self.topics_labelled_max = topics_labelled_max;

@@ -1,15 +1,15 @@
-//! The ways in which messages leave a pipeline.
+//! The ways in which a pipeline publishes messages.
 
 use std::fmt;
 use std::sync::Arc;
 
 use message::{Connector, Transactions};
 
-/// The way in which messages leave a pipeline.
+/// The way in which a pipeline publishes messages.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Publishing {
-    /// Each message by itself. After a crash, a message whose confirmation was not stored is
+    /// Each message separately. After a crash, a message whose confirmation was not stored is
     /// published again.
     Plain(Arc<dyn Connector>),
     /// In broker transactions that also record how far the relay has come. Readers of committed

@@ -124,7 +124,7 @@ impl Reader {
             Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),
             Ask::Pauses => Answer::Pauses(Paused::of(self.log.paused_scopes().await?)),
         };
-        // The driver asks one question at a time, so there is room. If the driver is gone, the
+        // The driver sends one query at a time, so there is room. If the driver has ended, the
         // answer is not needed.
         let _ = self.answers.send(answer).await;
         Ok(())

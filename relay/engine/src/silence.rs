@@ -81,7 +81,7 @@ pub(crate) struct Silence {
     now: Duration,
     submissions: u64,
     topics: HashMap<Topic, Answers>,
-    /// Number of topics above which it is worth looking for some to forget.
+    /// Number of topics above which some are forgotten.
     topics_max: usize,
     /// The topic that was confirmed last, and when.
     last: Option<(Topic, Duration)>,
@@ -128,18 +128,18 @@ impl Silence {
         self.now
     }
 
-    /// Notes that a session has opened.
+    /// Records that a session has opened.
     pub(crate) fn session_started(&mut self) {
         self.session_at = self.now;
     }
 
-    /// Notes that a message is submitted.
+    /// Records that a message is submitted.
     pub(crate) fn submitted(&mut self) -> Submitted {
         self.submissions += 1;
         Submitted { at: self.now, order: self.submissions }
     }
 
-    /// Notes that a message was answered: confirmed, or refused individually.
+    /// Records that a message was answered: confirmed, or refused individually.
     pub(crate) fn answered(&mut self, topic: &Topic, submitted: Submitted) {
         let at = self.now;
         self.guessed = false;
@@ -179,7 +179,7 @@ impl Silence {
         self.topics.len() > self.topics_max
     }
 
-    /// Forgets topics that say nothing about messages in flight, because none of those was
+    /// Forgets topics that reveal nothing about messages in flight, because none of those was
     /// submitted before the topic's last confirmation. `oldest` is the first submission in flight.
     pub(crate) fn forget(&mut self, oldest: Option<Submitted>) {
         self.topics.retain(|_, answers| {
@@ -188,8 +188,8 @@ impl Silence {
         self.topics_max = TOPICS_MIN.max(2 * self.topics.len());
     }
 
-    /// Returns news once when nothing has been confirmed for too long, and once when confirmations
-    /// resume. `oldest` is the first submission in flight.
+    /// Returns a report once when nothing has been confirmed for too long, and once when
+    /// confirmations resume. `oldest` is the first submission in flight.
     pub(crate) fn news(&mut self, oldest: Option<Submitted>) -> Option<News> {
         if let Some(told_at) = self.told_at {
             let is_over = self.answered_at().is_some_and(|at| at >= told_at);

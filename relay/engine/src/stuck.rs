@@ -10,7 +10,7 @@ use crate::held::QueueHash;
 /// All stopped keys.
 #[derive(Debug, Default)]
 pub(crate) struct Stuck {
-    /// Entries that are retrying or dead: nothing of their key may leave before them.
+    /// Entries that are retrying or dead: no message of their key may be published before them.
     ids: BTreeSet<(QueueHash, EntryId)>,
     keys_len: usize,
     /// For each key, submissions of this session for whose answers we stopped waiting. A new
@@ -44,8 +44,8 @@ impl Stuck {
         self.awaited.contains_key(&queue) || self.first(queue).is_some_and(|stuck| stuck < id)
     }
 
-    /// Returns whether held entries from this id on can leave. The stuck entry itself is not among
-    /// them.
+    /// Returns whether held entries from this id on can be published. The stuck entry itself is not
+    /// among them.
     #[must_use]
     pub(crate) fn lets_read(&self, queue: QueueHash, from: EntryId) -> bool {
         !self.awaited.contains_key(&queue) && self.first(queue).is_none_or(|stuck| from < stuck)
@@ -56,25 +56,25 @@ impl Stuck {
         self.ids.range(all).next().map(|(_, id)| *id)
     }
 
-    /// Notes that an entry is stuck.
+    /// Records that an entry is stuck.
     pub(crate) fn insert(&mut self, queue: QueueHash, id: EntryId) {
         self.keys_len += usize::from(self.first(queue).is_none());
         self.ids.insert((queue, id));
     }
 
-    /// Notes that an entry is no longer stuck. Returns whether it was.
+    /// Records that an entry is no longer stuck. Returns whether it was.
     pub(crate) fn remove(&mut self, queue: QueueHash, id: EntryId) -> bool {
         let was_stuck = self.ids.remove(&(queue, id));
         self.keys_len -= usize::from(was_stuck && self.first(queue).is_none());
         was_stuck
     }
 
-    /// Notes that we stopped waiting for an answer to a submission of this key.
+    /// Records that we stopped waiting for an answer to a submission of this key.
     pub(crate) fn give_up(&mut self, queue: QueueHash) {
         *self.awaited.entry(queue).or_default() += 1;
     }
 
-    /// Notes that a submission for which we stopped waiting was answered. Returns whether it was
+    /// Records that a submission for which we stopped waiting was answered. Returns whether it was
     /// the last such submission of its key.
     pub(crate) fn answered(&mut self, queue: QueueHash) -> bool {
         let Some(count) = self.awaited.get_mut(&queue) else { return false };
@@ -86,7 +86,7 @@ impl Stuck {
         is_last
     }
 
-    /// Notes that the session has ended, so its answers will not come.
+    /// Records that the session has ended, so its answers will not come.
     pub(crate) fn session_ended(&mut self) {
         self.awaited.clear();
     }

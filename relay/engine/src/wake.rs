@@ -1,8 +1,8 @@
-//! Decides when to look for new entries again.
+//! Decides when to poll for new entries again.
 //!
-//! An empty poll costs the database about 20 µs. So it is fast and nearly free to poll every 1–2 ms
-//! while messages come, even a few a second, and every 50 ms when none come. It also needs no
-//! NOTIFY, which would serialise the commits of the business transactions.
+//! An empty poll costs the database about 20 µs. So polling is fast and nearly free: every 1–2 ms
+//! while messages arrive, even a few a second, and every 50 ms otherwise. It also needs no NOTIFY,
+//! which would serialise the commits of the business transactions.
 
 use std::time::Duration;
 
@@ -23,20 +23,20 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Starts at the shortest pause, with nothing expected soon.
+    /// Starts with the shortest pause, and expects no entry soon.
     #[must_use]
     pub(crate) fn new(min: Duration, max: Duration) -> Self {
         Self { min, max: max.max(min), next: min, waited: ALERT }
     }
 
-    /// Notes that a poll found entries: the next pause is the shortest.
+    /// Records that a poll found entries: the next pause is the shortest.
     pub(crate) fn found(&mut self) {
         self.next = self.min;
         self.waited = Duration::ZERO;
     }
 
-    /// Notes that a poll found nothing, and returns the pause to make now. The next one is half as
-    /// long again, up to a bound.
+    /// Records that a poll found nothing, and returns the pause before the next one. Each pause is
+    /// half as long again, up to a bound.
     pub(crate) fn empty(&mut self) -> Duration {
         let pause = self.next;
         self.waited = self.waited.saturating_add(pause);

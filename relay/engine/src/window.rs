@@ -2,7 +2,7 @@
 //! entries. Pure.
 //!
 //! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
-//! of the ring moves on when it can.
+//! of the ring advances when it can.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) enum Origin {
 /// An entry in memory.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Its place in the log.
+    /// Its position in the log.
     pub(crate) id: EntryId,
     /// The message to publish.
     pub(crate) message: Arc<Message>,
@@ -49,7 +49,7 @@ impl Item {
         self.message.key.as_ref().map(message::OrderingKey::as_str)
     }
 
-    /// Returns whether the destination has refused this very message before, and the entry is due
+    /// Returns whether the destination has already refused this message, and the entry is due
     /// again. Nothing of its key is queued behind it: the key waits outside of memory.
     #[must_use]
     pub(crate) fn was_refused(&self) -> bool {
@@ -64,7 +64,7 @@ enum Slot {
     Settled(Passed),
 }
 
-/// The place that the cursor passes when a settled slot leaves the ring.
+/// The position that the cursor passes when a settled slot leaves the ring.
 #[derive(Debug)]
 enum Passed {
     Entry {
@@ -72,7 +72,7 @@ enum Passed {
         id: EntryId,
         is_parked: bool,
     },
-    /// The last in a run of entries that are left to other relays.
+    /// The last of consecutive entries that are left to other relays.
     LeftOut {
         difference: Arc<Difference>,
         id: EntryId,
@@ -166,14 +166,14 @@ impl Window {
         self.push_slot(Slot::Open(item))
     }
 
-    /// Notes an entry of the log that is settled without being published, because it is parked.
+    /// Records an entry of the log that is settled without being published, because it is parked.
     pub(crate) fn pass(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: true }));
         self.advance();
     }
 
-    /// Notes an entry of the log that was published before it was read.
+    /// Records an entry of the log that was published before it was read.
     pub(crate) fn skip(&mut self, difference: &Arc<Difference>, id: EntryId) {
         let difference = Arc::clone(difference);
         self.push_slot(Slot::Settled(Passed::Entry { difference, id, is_parked: false }));
@@ -193,7 +193,7 @@ impl Window {
         self.advance();
     }
 
-    /// Notes that a difference has been read to its end.
+    /// Records that a difference has been read to its end.
     pub(crate) fn end(&mut self, difference: &Arc<Difference>) {
         self.push_slot(Slot::Settled(Passed::End(Arc::clone(difference))));
         self.advance();

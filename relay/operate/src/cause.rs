@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 /// Maximum number of characters of a signature.
 pub const SIGNATURE_CHARS_MAX: usize = 160;
-/// Number of characters of an error that a signature is made of. The databases group errors by
-/// these, so a group and its filter have the same messages.
+/// Number of characters of an error that form its signature. The databases group errors by these,
+/// so a group and its filter have the same messages.
 pub const ERROR_CHARS_MAX: usize = 300;
 /// A run of hexadecimal digits of at least this length, with a digit among them, is an id.
 const HEX_CHARS_MIN: usize = 8;

@@ -1,4 +1,4 @@
-//! The state of consumers, as far as their inboxes show it.
+//! The state of consumers, according to their inboxes.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ impl ConsumerLine {
                 passes: symptom == Symptom::ConsumerFails,
             });
         };
-        let one = "dead letter waits: requeue or discard it";
-        let several = "dead letters wait: requeue or discard them";
+        let one = "dead letter is open: requeue or discard it";
+        let several = "dead letters are open: requeue or discard them";
         add(Symptom::ConsumerDead, activity.dead, activity.dead_since, one, several);
         let one = "message failed and will be retried";
         let several = "messages failed and will be retried";
@@ -56,8 +56,8 @@ impl ConsumerLine {
 /// The period in which applied messages are counted.
 const PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Returns what the consumers of all inboxes did within the last hour and what waits there, and the
-/// errors of unreachable databases. Cancel-safe.
+/// Returns the work of the consumers of all inboxes within the last hour, the waiting messages, and
+/// the errors of unreachable databases. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.

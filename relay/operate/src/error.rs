@@ -15,7 +15,7 @@ use outbox_log::admin::DecideError;
 pub enum OperateErrorKind {
     /// The operator's role does not permit it.
     Forbidden,
-    /// The request makes no sense: ask for something else.
+    /// The request is invalid: change it.
     Refused,
     /// The database has no such tables, or not those of this version: migrate, or ask elsewhere.
     NoTables,
@@ -44,7 +44,7 @@ impl OperateError {
         Self { kind, message: message.to_string(), help: None, is_unknown: false }
     }
 
-    /// Creates an error for a request that makes no sense, with advice.
+    /// Creates an error for an invalid request, with advice.
     #[must_use]
     pub fn refused(message: impl Display, help: impl Display) -> Self {
         Self::new(OperateErrorKind::Refused, message).with_help(help)
@@ -67,13 +67,13 @@ impl OperateError {
         Self { message: format!("{subject}: {}", self.message), ..self }
     }
 
-    /// Puts the place before the text of an error that can pass by itself, and says what to do.
+    /// Puts the database before the text of an error that may be temporary, and adds the remedy.
     pub(crate) fn of_place(self, place: impl Display) -> Self {
         if self.kind != OperateErrorKind::Unavailable {
             return self;
         }
         let help = if self.is_unknown {
-            "look whether it was done, then try again if it was not"
+            "check whether it was done, and try again if it was not"
         } else {
             "nothing was changed: try again once this database answers"
         };
@@ -116,7 +116,7 @@ impl OperateError {
     }
 }
 
-/// Returns the kind of remedy for a fault. One of a broker or database can pass by itself; others
+/// Returns the kind of remedy for a fault. A fault of a broker or database may be temporary; others
 /// need a change.
 fn kind_of(fault: Fault) -> OperateErrorKind {
     match fault {

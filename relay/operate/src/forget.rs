@@ -42,7 +42,7 @@ pub async fn forget(
         Err(ForgetError::Log(error)) => {
             let error = OperateError::from(error).about(&pipeline.name);
             return Err(if discard_parked {
-                error.with_help("a part of its parked messages may be discarded: run the command again")
+                error.with_help("some of its parked messages may have been discarded: run the command again")
             } else {
                 error
             });
@@ -51,6 +51,9 @@ pub async fn forget(
     }
     let noted = note(pipeline, signed, "forgotten", &selection).await;
     noted.map_err(|error| {
-        error.with_help(format_args!("relay {relay} is forgotten, but the audit has only the line `forget`"))
+        error.with_help(format_args!(
+            "relay {relay} is forgotten, but the audit has only the record \
+                                      `forget`"
+        ))
     })
 }

@@ -26,7 +26,7 @@ pub struct HeldLine {
     pub key: Option<String>,
     /// The topic of the first waiting message.
     pub topic: String,
-    /// Its place in the log.
+    /// Its position in the log.
     pub first: String,
     /// Its state: dead, retrying or held.
     pub state: MessageState,

@@ -161,8 +161,8 @@ impl InboxDatabase {
         }
     }
 
-    /// Returns the time before which messages are not remembered: the present if no consumer has
-    /// opened the inbox yet.
+    /// Returns the time before which messages are not remembered: now, if no consumer has opened
+    /// the inbox yet.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
         let window = match &self.opened {
             #[cfg(feature = "postgres")]
@@ -189,7 +189,7 @@ impl InboxDatabase {
         self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
     }
 
-    /// Returns those of these dead letters that are of a topic.
+    /// Returns the dead letters among these that belong to a topic.
     pub(crate) async fn letters_of_topic(
         &self,
         letters: &[DeadLetterId],

@@ -1,4 +1,4 @@
-//! Idempotency keys whose holder is gone, and decisions about them.
+//! Idempotency keys whose holder has disappeared, and decisions about them.
 
 use std::num::NonZeroU32;
 

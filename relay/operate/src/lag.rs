@@ -1,4 +1,4 @@
-//! The lag of topics: entries that have not left, by topic.
+//! The lag of topics: unpublished entries, by topic.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ pub struct LagLine {
     pub unread_is_at_least: bool,
     /// Parked messages, by their state.
     pub parked: BTreeMap<ExceptionState, u64>,
-    /// The age of the oldest message that should have left: unread, held or retrying since it was
-    /// enqueued, scheduled since it was due. The same as in the status.
+    /// The age of the oldest message that should have been published: unread, held or retrying
+    /// since it was enqueued, scheduled since it was due. The same as in the status.
     pub oldest_age_seconds: Option<f64>,
 }
 

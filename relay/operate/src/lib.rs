@@ -25,7 +25,7 @@
 //! | [`lag`] | the lag of topics |
 //! | [`tables`] | the database of keys and sagas |
 //! | `named_tables` | [`named_tables()`]: the databases that may have them |
-//! | [`keys`] | idempotency keys whose holder is gone |
+//! | [`keys`] | idempotency keys whose holder has disappeared |
 //! | [`sagas`] | sagas of a database |
 //! | [`search`](mod@search) | messages by topic, key or header, newest first |
 //! | [`story`] | the whole story of a message |

@@ -138,7 +138,7 @@ pub async fn resume(
 const LOOKED_AT_MAX: i64 = 10_000;
 
 /// Returns whether a topic or key appears neither among the newest entries of the outboxes nor
-/// among parked ones, so that its name may be misspelt. Returns false when a query fails.
+/// among parked ones, so that its name may be misspelled. Returns false when a query fails.
 /// Cancel-safe.
 pub async fn is_unknown(places: &Places, scope: &PauseScope) -> bool {
     let (topic, key) = match scope {

@@ -35,8 +35,8 @@ pub struct Payload {
 }
 
 /// Reads a payload from an outbox, as it was enqueued, or from the copy of a parked entry whose row
-/// is gone, or from a dead letter of an inbox. The audit of an outbox records operator and reason
-/// before the payload is returned. Without a payload, nothing is recorded.
+/// no longer exists, or from a dead letter of an inbox. The audit of an outbox records operator and
+/// reason before the payload is returned. Without a payload, nothing is recorded.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view payloads, gave no reason, when no place has the
@@ -51,7 +51,7 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
             Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
-    // A place in the log names a different message in each outbox, including one that does not
+    // A position in the log names a different message in each outbox, including one that does not
     // answer.
     check_unique(asked, &found)?;
     if let (Some(_), true, Some(error)) = (asked.place(), places.outboxes.len() > 1, away.first()) {
@@ -82,7 +82,8 @@ async fn entries_of(place: &OutboxPlace, asked: &MessageRef) -> Result<Vec<Found
     Ok(place.entries.find(&place.pipeline, which).await?)
 }
 
-/// Returns the payload of an entry even if its topic or key is invalid; `None` if it is gone.
+/// Returns the payload of an entry even if its topic or key is invalid; `None` if it no longer
+/// exists.
 async fn of_entry(
     place: &OutboxPlace,
     signed: &Signed,
@@ -113,7 +114,7 @@ async fn of_letter(
         check_size(letter.payload_bytes)?;
         // Inboxes record only decisions, so the outbox of origin records the view.
         let Some(outbox) = places.outboxes.first() else {
-            let text = "there is no outbox whose audit could record who looked";
+            let text = "there is no outbox whose audit could record the access";
             return Err(OperateError::refused(text, "also name a pipeline"));
         };
         let Some(letter) = place.database.dead_letter(letter.id).await? else { continue };
@@ -144,7 +145,7 @@ fn check_size(bytes: u64) -> Result<(), OperateError> {
     if bytes <= SHOWN_BYTES_MAX {
         return Ok(());
     }
-    let text = format!("the payload has {bytes} bytes; the maximum that is shown is {SHOWN_BYTES_MAX}");
+    let text = format!("the payload has {bytes} bytes; the limit for display is {SHOWN_BYTES_MAX}");
     Err(OperateError::refused(text, "read it with your own program"))
 }
 

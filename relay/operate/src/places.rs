@@ -311,7 +311,7 @@ mod tests {
             accepting.spawn(async move { listener.accept().await.unwrap().0 });
         }
         let opening = tokio::spawn(async move { Places::new().inboxes(inboxes.iter().collect()).await });
-        // Without an answer, a connection is given up after 10 s.
+        // Without an answer, a connection attempt ends after 10 s.
         let connected = tokio::time::timeout(Duration::from_secs(9), accepting.join_all()).await;
         drop(connected.expect("one of them was waited for alone"));
         let places = opening.await.unwrap();

@@ -38,7 +38,7 @@ pub struct SegmentLine {
     pub can_go: bool,
     /// The reason why it stays.
     pub held_back_by: Option<String>,
-    /// The reason and the remedy, if an operator has to see to it.
+    /// The reason and the remedy, if an operator must act.
     #[serde(skip)]
     pub warning: Option<String>,
 }
@@ -56,11 +56,11 @@ impl History {
         Ok(Self { pipeline: pipeline.clone(), log: log(pipeline)?, keep })
     }
 
-    /// Removes segments that are older than it is kept and that every relay has passed. Not
+    /// Removes segments that are older than the retention and that every relay has passed. Not
     /// cancel-safe: work done before a drop stays done.
     ///
-    /// If a segment can go, the audit has the line `expire` for the request, and `expired` for the
-    /// result. The clocks that decide this also decide what is removed.
+    /// If a segment can be removed, the audit has the record `expire` for the request, and
+    /// `expired` for the result. The clocks that decide this also decide what is removed.
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not decide, when the audit could not be written, or

@@ -97,7 +97,7 @@ impl SagaDatabase {
     }
 
     /// Retries a stuck saga, cancels a running one, or skips a step of a stuck one. With `seen`,
-    /// decides only if the saga has not changed since. Not cancel-safe: look at the saga again.
+    /// decides only if the saga has not changed since. Not cancel-safe: check the saga again.
     pub async fn decide(
         &self,
         signed: &Signed,

@@ -3,7 +3,7 @@
 //! removes them from the log.
 //!
 //! The log has no index of topics, keys or headers, because every enqueue would pay for it. A
-//! search goes back through the log in bounded steps, and says how far it came.
+//! search goes back through the log in bounded steps, and reports how far it came.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::replay::Moment;
 use crate::seconds;
 use crate::turns::in_turns;
 
-/// Maximum number of messages that one search looks at in each outbox; the last step may exceed it.
+/// Maximum number of messages that one search examines in each outbox; the last step may exceed it.
 pub const LOOKED_AT_MAX: u64 = 100_000;
 /// The same for a search by a header, which has to be read from each row.
 pub const HEADERS_LOOKED_AT_MAX: u64 = 20_000;
@@ -57,7 +57,7 @@ pub struct Search {
 pub struct FoundMessage {
     /// The pipeline.
     pub pipeline: String,
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: i64,
     /// Its message id.
     pub message_id: String,
@@ -81,7 +81,7 @@ pub struct FoundMessage {
 pub struct SearchedPart {
     /// The pipeline.
     pub pipeline: String,
-    /// Number of messages that were looked at.
+    /// Number of examined messages.
     pub searched: u64,
     /// The number of positions from the beginning of this search to the oldest message: about as
     /// many messages, because a rolled back transaction leaves a gap.
@@ -131,8 +131,8 @@ impl SearchedPart {
 }
 
 impl SearchResult {
-    /// Returns the text for a search without matches, for people. What was not searched is not
-    /// called empty.
+    /// Returns the text for a search without matches, for people. A database that was not searched
+    /// is not reported as empty.
     #[must_use]
     pub fn none_text(&self) -> &'static str {
         if !self.away.is_empty() {
@@ -280,7 +280,7 @@ fn found(place: &OutboxPlace, extent: &Extent, entry: SelectedEntry) -> FoundMes
     }
 }
 
-/// Puts the messages of several pipelines in one order. A message of an outbox that several
+/// Merges the messages of several pipelines into one order. A message of an outbox that several
 /// pipelines read is kept once: at the first pipeline that does not leave it to others. Rows
 /// without a valid id are all kept: two outboxes may have them at the same position.
 fn merged(messages: Vec<FoundMessage>) -> Vec<FoundMessage> {

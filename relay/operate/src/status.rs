@@ -66,7 +66,7 @@ pub struct PipelineStatus {
     pub cursor_is_of_this_server: Option<bool>,
     /// Maximum number of waiting messages: unread, held, retrying, and scheduled ones that are due.
     pub backlog_entries_max: Option<u64>,
-    /// The place in the log of the message that has waited longest.
+    /// The position in the log of the message that has waited longest.
     pub oldest_pending_id: Option<i64>,
     /// Its age.
     pub oldest_pending_age_seconds: Option<f64>,
@@ -116,7 +116,7 @@ pub struct PipelineStatus {
 pub struct BrokerError {
     /// The error of the broker or its client, and the remedy.
     pub error: String,
-    /// Whether it may pass by itself; otherwise an operator must act.
+    /// Whether it may be temporary; otherwise an operator must act.
     pub passes: bool,
     /// The time since which it lasts, by the relay's clock.
     #[serde(serialize_with = "seconds::serialize")]
@@ -132,7 +132,7 @@ impl BrokerError {
     /// Returns the sentence with its time.
     pub(crate) fn told(&self) -> String {
         let since = seconds::text(self.since);
-        format!("no message reaches the broker since {since}: {}", self.error)
+        format!("no message has reached the broker since {since}: {}", self.error)
     }
 }
 
@@ -162,7 +162,7 @@ pub async fn status(
 pub enum Depth {
     /// Everything but the age and the size of the outbox, in one session for each pipeline.
     WithoutHistory,
-    /// Everything, in two sessions for each pipeline.
+    /// Reads everything, in two sessions for each pipeline.
     WithHistory,
 }
 
@@ -227,8 +227,8 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
     }
 }
 
-/// Returns the most frequent error of each state. It was read from a sample if more messages are in
-/// the state than were looked at.
+/// Returns the most frequent error of each state. It comes from a sample if more messages are in
+/// the state than were examined.
 fn causes(
     errors: &[CountedError],
     exceptions: &BTreeMap<ExceptionState, u64>,
@@ -245,12 +245,12 @@ fn causes(
 }
 
 /// Returns the problem of a name under which no relay has led, if others have led: it may be
-/// misspelt.
+/// misspelled.
 fn unknown(others: &[RelayStatus]) -> Option<String> {
     let known: Vec<&str> = others.iter().map(|relay| relay.relay.as_str()).collect();
     (!known.is_empty()).then(|| {
         format!(
-            "no relay with this name has led; this outbox knows {}: is the name misspelt?",
+            "no relay with this name has ever led; this outbox knows {}: is the name misspelled?",
             known.join(", ")
         )
     })

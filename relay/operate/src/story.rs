@@ -1,8 +1,9 @@
-//! The whole story of one message: where it was enqueued, whether it left, and which consumers
-//! applied it.
+//! The whole history of one message: where it was enqueued, whether it was published, and which
+//! consumers applied it.
 //!
-//! The outbox stores no time of publishing: an entry has left when the relay's cursor has passed it
-//! and no exception is recorded for it. So the story only says by what time it had left.
+//! The outbox stores no time of publishing: an entry is published when the relay's cursor has
+//! passed it and no exception is recorded for it. So the history only has a time by which it was
+//! published.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +42,8 @@ pub struct Story {
 }
 
 impl Story {
-    /// Returns the text for a message that no outbox has, for people. What did not answer is not
-    /// called empty.
+    /// Returns the text for a message that no outbox has, for people. A database that did not
+    /// answer is not reported as empty.
     #[must_use]
     pub fn no_outbox_text(&self) -> &'static str {
         if self.away.is_empty() {
@@ -68,7 +69,7 @@ impl Story {
 pub struct OutboxPart {
     /// The pipeline.
     pub pipeline: String,
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: i64,
     /// Its topic.
     pub topic: String,
@@ -76,9 +77,9 @@ pub struct OutboxPart {
     pub key: Option<String>,
     /// Its event type.
     pub kind: String,
-    /// Its content type; `None` when its content is gone.
+    /// Its content type; `None` if its content no longer exists.
     pub content_type: Option<String>,
-    /// The size of its payload; `None` when its content is gone.
+    /// The size of its payload; `None` if its content no longer exists.
     pub payload_bytes: Option<u64>,
     /// The names of its headers.
     pub header_names: Vec<String>,
@@ -89,7 +90,7 @@ pub struct OutboxPart {
     pub enqueued_at: Option<OffsetDateTime>,
     /// The producer's transaction, if the database numbers transactions.
     pub transaction: Option<String>,
-    /// The time before which it must not leave.
+    /// The time before which it must not be published.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub deliver_at: Option<OffsetDateTime>,
     /// Its state.
@@ -99,7 +100,7 @@ pub struct OutboxPart {
     /// The latest time by which it was published; `None` when it was not.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub published_by: Option<OffsetDateTime>,
-    /// The reason why it waits or does not leave.
+    /// The reason why it waits or is never published.
     pub because: Option<String>,
     /// The message that it waits behind, while it is held.
     pub behind: Option<Blocker>,
@@ -112,7 +113,7 @@ pub struct OutboxPart {
     /// The time since which it is parked.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub parked_since: Option<OffsetDateTime>,
-    /// Whether an operator has edited it. After it has left, only the enqueued content is kept:
+    /// Whether an operator has edited it. Once it is published, only the enqueued content is kept:
     /// payload and headers are those before the edit.
     pub edited: bool,
     /// Whether its row is still in the log, so that it can be replayed.
@@ -126,7 +127,7 @@ pub const BEHIND: &str = "it waits behind ";
 /// The message that a held one waits behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Blocker {
-    /// Its place in the log of the same outbox.
+    /// Its position in the log of the same outbox.
     pub id: i64,
     /// Its state: `dead` or `retrying`.
     pub state: String,
@@ -217,7 +218,7 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
     Ok(Story { message_id: id.map(|id| id.to_string()), outboxes, inboxes, decisions, away })
 }
 
-/// Parses an id: a place in the log, or a UUID.
+/// Parses an id: a position in the log, or a UUID.
 fn entry_ref(asked: &MessageRef) -> Result<EntryRef, OperateError> {
     asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId)).ok_or_else(
         || {
@@ -329,7 +330,7 @@ async fn at_consumers(
     parts.extend(letters.messages.into_iter().filter(is_asked).map(letter_part));
     for place in asked_places.into_iter().filter(|place| is_to_apply(place, found)) {
         let Some(consumer) = &place.consumer else { continue };
-        // A database that does not answer has not said that it does not know the message.
+        // A database that does not answer may know the message.
         if unanswered.iter().any(|other| std::ptr::eq(*other, place)) {
             continue;
         }
@@ -369,7 +370,7 @@ fn nothing(consumer: &str) -> InboxPart {
     }
 }
 
-/// Converts a row about a message. Dead letters are left to their own list, which has more details.
+/// Converts a row about a message. Dead letters have their own list, with more details.
 fn inbox_part(Known { consumer, tenant, state }: Known) -> Option<InboxPart> {
     let part = InboxPart { scope: Some(tenant).filter(|tenant| !tenant.is_empty()), ..nothing(&consumer) };
     match state {

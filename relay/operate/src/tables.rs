@@ -189,7 +189,7 @@ where
 }
 
 /// Maximum time that the pool waits for its connection: longer than any call, so that the limit of
-/// the call ends it, whose error says more.
+/// the call ends the wait, because its error is clearer.
 const ACQUIRE_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum time to close a connection: with TLS, the client library waits for the server.

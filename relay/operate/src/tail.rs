@@ -35,7 +35,7 @@ pub struct TailLine {
     /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize")]
     pub enqueued_at: OffsetDateTime,
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: i64,
     /// Its message id.
     pub message_id: String,
@@ -62,7 +62,7 @@ pub struct TailBatch {
     pub more: bool,
 }
 
-/// Follows one outbox from the present position of its relay.
+/// Follows one outbox from the current position of its relay.
 pub struct Tail<'a> {
     place: &'a OutboxPlace,
     filter: TailFilter,
@@ -71,7 +71,7 @@ pub struct Tail<'a> {
     extent: Extent,
     /// The part of the log that is being returned, if it was begun.
     part: Option<Part>,
-    /// Messages that were returned as parked. They are returned again after they have left.
+    /// Messages that were returned as parked. They are returned again after they were published.
     parked: BTreeMap<EntryName, TailLine>,
 }
 
@@ -88,7 +88,7 @@ struct Part {
 }
 
 impl<'a> Tail<'a> {
-    /// Begins at the present position of the relay. With payloads it needs a signature, which the
+    /// Begins at the current position of the relay. With payloads it needs a signature, which the
     /// audit keeps.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl<'a> Tail<'a> {
         let left =
             if more { Vec::new() } else { left(self.place, &part.to, &self.parked).await.map_err(about)? };
 
-        // From here on nothing waits, so what is returned is not returned again.
+        // No entry waits from here on, so returned entries are not returned again.
         let entries = part.rest.drain(..len);
         let mut lines: Vec<TailLine> = entries
             .map(|entry| {

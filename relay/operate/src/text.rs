@@ -1,6 +1,6 @@
 //! Makes text from outside harmless for people who read it.
 
-/// Escapes characters that steer a terminal (except line breaks and tabs), that reverse the
+/// Escapes characters that control a terminal (except line breaks and tabs), that reverse the
 /// direction of a line, or that are invisible. Keys and errors of dead letters come from outside.
 #[must_use]
 pub fn harmless(text: &str) -> String {

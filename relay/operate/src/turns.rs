@@ -8,18 +8,18 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
-/// Maximum number of concurrent looks, so that a look at thousands of pipelines does not open a
-/// flood of sessions.
+/// Maximum number of concurrent queries, so that a query of thousands of pipelines does not open
+/// too many sessions.
 const LOOKS_MAX: usize = 4;
-/// Maximum number of slow looks in addition to these. Others do not wait for a database that does
-/// not answer: a slow look has no session, or one that is of no use.
+/// Maximum number of slow queries in addition to these. Others do not wait for a database that does
+/// not answer: a slow query has no session, or a useless one.
 const SLOW_LOOKS_MAX: usize = 12;
 /// The time after which a look counts as slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// Runs looks, which query databases and brokers: four at a time, and up to twelve others that have
-/// taken longer than a second. Returns their results in the order of the looks. Cancel-safe if the
-/// looks are.
+/// Runs queries of databases and brokers: four at a time, and up to twelve others that have taken
+/// longer than a second. Returns their results in the order of the queries. Cancel-safe if the
+/// queries are.
 pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     let quick = Arc::new(Semaphore::new(LOOKS_MAX));
     let mut looks = looks.into_iter().enumerate();
@@ -41,7 +41,7 @@ pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Runs a look, and lets others begin once it counts as slow.
+/// Runs a query, and lets others begin once it counts as slow.
 async fn in_turn<F: Future>(look: F, quick: &Semaphore) -> F::Output {
     // The semaphore is never closed.
     let turn = quick.acquire().await;

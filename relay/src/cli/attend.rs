@@ -17,7 +17,7 @@ const RESTARTS: Backoff = Backoff { first: Duration::from_secs(1), max: Duration
 /// A run of at least this length shows that the previous fault does not recur at every start.
 const WELL_AFTER: Duration = Duration::from_secs(600);
 
-/// Runs a pipeline until it is asked to stop. A fault of this program ends a run, and another run
+/// Runs a pipeline until it is asked to stop. A bug of this program ends a run, and another run
 /// follows unless `is_once` is set. Returns [`Exit::Broken`] after such a fault, unless a run of
 /// ten minutes followed. Not cancel-safe, like [`Pipeline::run`].
 pub(crate) async fn attend(pipeline: Pipeline, name: &str, stop: CancellationToken, is_once: bool) -> Exit {

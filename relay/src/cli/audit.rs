@@ -31,9 +31,9 @@ pub struct Audit {
     #[arg(long, value_name = "ACTION", value_parser = ACTIONS)]
     action: Option<String>,
 
-    /// Only decisions about messages of this topic, or about the topic. A message is found as long
-    /// as its log keeps it. Views of payloads, and replays by id or key or of everything, name no
-    /// topic and are left out: ask for them with --action.
+    /// Only decisions about messages of this topic, or about the topic. Messages are found as long
+    /// as the log keeps them. Views of payloads and replays by id, by key or of everything name no
+    /// topic, so they are left out: select them with --action.
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
 

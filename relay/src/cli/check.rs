@@ -1,5 +1,5 @@
-//! `relay check`: the configuration, the secrets of the page, and whether databases and brokers let
-//! the relay in.
+//! `relay check`: the configuration, the secrets of the page, and whether databases and brokers
+//! admit the relay.
 
 use clap::Args;
 use operate::doctor::{PipelineReport, reach, reach_inbox};

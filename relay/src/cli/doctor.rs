@@ -41,7 +41,7 @@ pub struct Doctor {
     #[arg(long)]
     strict: bool,
 
-    /// List only what did not pass. All checks are counted. JSON contains them all.
+    /// List only checks that did not pass. All are counted, and JSON contains all of them.
     #[arg(long)]
     problems: bool,
 }
@@ -135,8 +135,8 @@ async fn adopted_table(_: &Config, _: &PipelineConfig) -> Option<Finding> {
     None
 }
 
-/// Returns the exit code for these reports. A required change outranks a failure that may pass by
-/// itself.
+/// Returns the exit code for these reports. A required change outranks a failure that may be
+/// temporary.
 pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
     let of = |report: &PipelineReport| match report.worst() {
         CheckState::Fail if report.is_only_unavailable() => Exit::Unavailable,

@@ -23,7 +23,7 @@ impl Exit {
     const ALL: [Self; 5] = [Self::Success, Self::Broken, Self::Usage, Self::Unavailable, Self::Interrupted];
 
     /// Returns the more serious of two exit codes: interrupted, then a broken promise, then a
-    /// required change, then a condition that may pass by itself.
+    /// required change, then a condition that may be temporary.
     pub(crate) fn worst(self, other: Self) -> Self {
         let rank = |exit: Self| match exit {
             Self::Interrupted => 4,

@@ -19,7 +19,7 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Returns the format, if an export is asked for.
+    /// Returns the format, if an export was requested.
     pub(crate) fn format(&self) -> Option<ExportFormat> {
         self.export
     }

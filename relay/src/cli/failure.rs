@@ -75,12 +75,12 @@ impl Failure {
     /// Returns the text for standard error, with excerpts and help.
     #[must_use]
     pub fn shown(&self) -> String {
-        // A suggested command must not break over two lines, and no word at all.
+        // A suggested command must not be split over two lines, and no word may be split at all.
         let help = self.report.help().map(|help| help.to_string());
         let is_pasted = help.is_some_and(|help| help.contains(hint::OPENING));
         let mut options = MietteHandlerOpts::new().break_words(false).wrap_lines(!is_pasted);
         if !std::io::stderr().is_terminal() {
-            // In a log, a suggested command must not break over two lines.
+            // In a log, a suggested command must not be split over two lines.
             options = options.width(usize::from(u16::MAX)).unicode(true).color(false);
         }
         let handler = options.build();
@@ -117,7 +117,7 @@ pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure
     Some(failure)
 }
 
-/// Returns the exit code for a fault. A broker's fault can pass by itself; others need a change.
+/// Returns the exit code for a fault. A broker's fault may be temporary; others need a change.
 pub(crate) fn exit_of(fault: Fault) -> Exit {
     match fault {
         Fault::Broker => Exit::Unavailable,

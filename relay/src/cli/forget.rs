@@ -15,7 +15,7 @@ pub struct Forget {
     #[command(flatten)]
     pipeline: OnePipeline,
 
-    /// The name of the relay, as `relay retention` shows it.
+    /// The name of the relay as shown by `relay retention`.
     #[arg(value_name = "RELAY")]
     relay: String,
 

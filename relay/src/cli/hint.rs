@@ -15,7 +15,7 @@ pub(crate) fn command(words: &[&str]) -> String {
     PROCESS.command(words)
 }
 
-/// Completes the commands in a text, which stand between backticks.
+/// Completes the commands in a text, which are between backticks.
 pub(crate) fn completed(text: &str) -> String {
     if text.contains(OPENING) { PROCESS.completed(text) } else { text.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `relay keys`: idempotency keys whose holder is gone, and what becomes of them.
+//! `relay keys`: idempotency keys whose holder has disappeared, and decisions about them.
 
 use std::num::NonZeroU32;
 
@@ -50,7 +50,7 @@ pub struct Decide {
     #[arg(long, value_name = "SCOPE")]
     scope: String,
 
-    /// The operation, as the list shows it, for example "POST /orders".
+    /// The operation as shown in the list, for example "POST /orders".
     #[arg(long, value_name = "OPERATION")]
     operation: String,
 

@@ -61,7 +61,8 @@ impl LogLines {
                     // If this line is dropped as well, the next report follows.
                     tracing::warn!(
                         dropped,
-                        "lines of this log were dropped since the start: its reader hangs, is gone or its disk is full"
+                        "lines of this log were dropped since the start: its reader hangs or is gone, or \
+                         its disk is full"
                     );
                     reported = dropped;
                 }

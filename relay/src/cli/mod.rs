@@ -36,7 +36,7 @@
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
 //! | `export` | `--export`: the whole of a list as CSV or JSON |
-//! | `places` | outboxes and inboxes at which a command looks for messages |
+//! | `places` | outboxes and inboxes that a command searches |
 //! | `operator` | the operator of commands that only read |
 //! | `signature` | the author of a decision, and the reason |
 //! | `confirm` | a question at the terminal |
@@ -132,8 +132,8 @@ pub enum Command {
     ///
     /// Each pipeline waits for problems that can be repaired: an unreachable database or broker, a
     /// wrong password, missing tables or files. Listeners wait for an address that is in use. If
-    /// the configuration is wrong, the command exits with 2. If waiting cannot help a pipeline, the
-    /// others run, and the command exits with 2 when it is stopped.
+    /// the configuration is wrong, the command exits with 2. If a pipeline cannot recover by
+    /// waiting, the others run, and the command exits with 2 when it is stopped.
     Run(run::Run),
     /// Create and update the tables of outbox, inbox, idempotency keys and sagas.
     #[command(subcommand)]
@@ -211,7 +211,8 @@ pub enum Command {
     ///
     /// Finds published messages as well as waiting ones, until retention deletes them. The log has
     /// no index for this: a search looks at up to 100,000 messages of each pipeline (20,000 by a
-    /// header), then prints the command that continues it. Finds a message by its id: `relay show`.
+    /// header), then prints the command that continues it. To find a message by its id, use `relay
+    /// show`.
     Search(search::Search),
     /// Show the number of unpublished messages by topic. Changes nothing.
     Lag(lag::Lag),
@@ -235,7 +236,7 @@ pub enum Command {
     /// anything.
     #[cfg(feature = "demo")]
     Demo(::demo::Args),
-    /// A consumer of the demo, in a process of its own.
+    /// A consumer of the demo, in its own process.
     #[cfg(feature = "demo")]
     #[command(hide = true)]
     DemoConsumer {

@@ -1,4 +1,4 @@
-//! `relay run --once`: detects when everything has left, or nothing more can.
+//! `relay run --once`: detects when everything is published, or nothing more can be.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const BLOCKED_MAX: Duration = Duration::from_secs(20);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
 
-/// Counts of the messages that stay when nothing more leaves by itself.
+/// Counts of the messages that stay when nothing more is published automatically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) dead: u64,
@@ -43,8 +43,8 @@ impl Left {
     }
 }
 
-/// Waits until everything has left, once the pipeline leads or stands by. Returns an error with the
-/// reason when the pipeline cannot lead until an operator acts. Cancel-safe.
+/// Waits until everything is published, once the pipeline leads or stands by. Returns an error with
+/// the reason when the pipeline cannot lead until an operator acts. Cancel-safe.
 pub(crate) async fn ended(
     log: &dyn LogAdmin,
     name: &RelayName,
@@ -59,12 +59,12 @@ pub(crate) async fn ended(
         left = drained => Ok(left),
         role = reaches(status.clone(), is_blocked) => match role {
             Role::Waiting { reason, .. } => Err(reason),
-            _ => Err(String::from("it cannot lead")),
+            _ => Err(String::from("the relay cannot lead")),
         },
     }
 }
 
-/// Waits until the pipeline has a role. Never returns if the pipeline is gone.
+/// Waits until the pipeline has a role. Never returns if the pipeline has ended.
 async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role) -> bool) -> Role {
     let reached = status.wait_for(|status| is_reached(&status.role)).await.map(|status| status.role.clone());
     match reached {
@@ -111,8 +111,9 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     }
 }
 
-/// Counts the messages that stay. Returns `None` while more may leave by itself: the log is not
-/// read to its end, a message is retried, or messages are held without a dead one or a pause.
+/// Counts the messages that stay. Returns `None` while more may be published automatically: the log
+/// is not read to its end, a message is retried, or messages are held without a dead one or a
+/// pause.
 fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     let left = Left {

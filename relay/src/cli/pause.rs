@@ -105,7 +105,7 @@ async fn meant(places: &Places, scope: &PauseScope) -> String {
         _ => None,
     };
     topic.map_or_else(
-        || String::from("is the name right"),
+        || String::from("is the name correct"),
         |topic| format!("did you mean {}", one_line(topic)),
     )
 }

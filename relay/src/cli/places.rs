@@ -1,4 +1,4 @@
-//! The places at which a command looks for messages: outboxes and inboxes.
+//! The places that a command searches: outboxes and inboxes.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use super::database::read_url;
 use super::failure::Failure;
 use crate::config::Config;
 
-/// The places to look at: the pipelines and inboxes of the configuration, or one inbox outside of
+/// The places to search: the pipelines and inboxes of the configuration, or one inbox outside of
 /// it.
 #[derive(Debug, Args)]
 pub(crate) struct Where {

@@ -1,5 +1,5 @@
-//! Opens every database once before anything starts. Separates what no wait can heal from what a
-//! running relay waits for.
+//! Opens every database once before anything starts. Separates problems that waiting cannot fix
+//! from those that a running relay waits for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
 pub(crate) enum Patience {
     /// A daemon waits for everything that can recover, even if an operator must act.
     Daemon,
-    /// A run that ends by itself waits for an unreachable database, but not for an operator.
+    /// A run with an end (`--once`) waits for an unreachable database, but not for an operator.
     Once,
 }
 
@@ -47,7 +47,7 @@ const LOOKS_MAX: usize = 32;
 /// relay.
 const LOOKING_MAX: Duration = Duration::from_secs(20);
 
-/// Opens each log once. Returns for each log the error because of which its pipeline is refused, or
+/// Opens each log once. Returns for each log the error that makes the relay refuse its pipeline, or
 /// `None` if the log fits or the pipeline waits for it: then the pipeline itself reports the
 /// problem and keeps trying. A daemon also waits for the logs that have not answered within
 /// [`LOOKING_MAX`].

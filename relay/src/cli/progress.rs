@@ -19,7 +19,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Waits for a future, and shows what the command is doing if that takes long.
 pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
-    // In place, it would be stored twice: as the argument and as what is polled.
+    // Stored in place, it would exist twice: as the argument and as the polled future.
     let mut work = Box::pin(work);
     if let Ok(done) = tokio::time::timeout(QUIET, &mut work).await {
         return done;
@@ -45,7 +45,7 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     done
 }
 
-/// A spinner on a terminal, redrawn by itself.
+/// A spinner on a terminal, redrawn automatically.
 fn spinner(template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

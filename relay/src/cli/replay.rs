@@ -86,7 +86,7 @@ struct Shown<'a> {
     plan: &'a ReplayPlan,
     /// The number of messages that the broker has confirmed.
     published: u64,
-    /// The place in the log up to which every selected message is confirmed.
+    /// The position in the log up to which every selected message is confirmed.
     confirmed_to: Option<i64>,
 }
 

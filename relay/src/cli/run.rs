@@ -126,7 +126,7 @@ impl Run {
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
         let watches = if self.once { watch_all(&ready) } else { JoinSet::new() };
-        // History is left to the relays that stay.
+        // The remaining relays delete history.
         let maintenance = if self.once { JoinSet::new() } else { maintain_all(&ready, &stop) };
         let _looks = monitor_all(&config, &ready, &stop);
         #[cfg(feature = "metrics-endpoint")]
@@ -220,8 +220,9 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
     config.pipelines.iter().map(open).collect()
 }
 
-/// Spawns for each pipeline a task that stops it when everything has left, or nothing more can, and
-/// logs what is left. The task returns whether that needs an operator or a signal came first.
+/// Spawns for each pipeline a task that stops it when everything is published, or nothing more can
+/// be, and logs what is left. The task returns whether that needs an operator or a signal came
+/// first.
 fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
     for Ready { config, pipeline, stop } in ready {
@@ -335,7 +336,7 @@ async fn supervise(
                 }
                 Some(since) if since.elapsed() < SAME_SIGNAL => {}
                 Some(_) => {
-                    // Shown at any level: the process gives up what it would otherwise settle.
+                    // Shown at any level: the process abandons work that it would otherwise settle.
                     error!("{}", interrupted(config));
                     return Exit::Interrupted;
                 }

@@ -41,7 +41,7 @@ pub struct Search {
     #[arg(long, value_name = "WHEN")]
     until: Option<Moment>,
 
-    /// Only below this position in the log: continues a search.
+    /// Only messages below this position in the log, to continue a search.
     #[arg(long, value_name = "ID")]
     below: Option<i64>,
 

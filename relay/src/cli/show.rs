@@ -75,7 +75,7 @@ fn text(story: &Story) -> String {
     parts.join("\n\n")
 }
 
-/// Note on content that left before an edit.
+/// Note on content that was published before an edit.
 const BEFORE_EDIT: &str = "before an operator edited it";
 
 fn in_outbox(part: &OutboxPart) -> String {

@@ -59,10 +59,10 @@ impl Signature {
                 Some(true) => "$USER is empty",
                 Some(false) => "it is empty",
             };
-            missing.push(format!("--actor NAME is needed, your name for the audit: {why}"));
+            missing.push(format!("--actor NAME, your name for the audit, is required: {why}"));
         }
         if is_missing(&self.note) {
-            missing.push(String::from("--note TEXT is needed: the reason, for the audit"));
+            missing.push(String::from("--note TEXT, the reason for the audit, is required"));
         }
         missing
     }

@@ -77,8 +77,8 @@ fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
     Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
 }
 
-/// Returns the exit code. Messages on their way or scheduled for later are no failure; a broker
-/// without a session is one, and messages that wait although no relay leads.
+/// Returns the exit code. Messages in flight or scheduled for later are not a failure. A broker
+/// without a session is one, and so are messages that wait although no relay leads.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
@@ -97,8 +97,8 @@ fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
     std::iter::once(table(&sorted).drawn(width)).chain(reasons).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns 0 for a pipeline that needs an operator, 1 for one whose problem may pass by itself, and
-/// 2 for one without a problem.
+/// Returns 0 for a pipeline that needs an operator, 1 for one whose problem may be temporary, and 2
+/// for one without a problem.
 fn urgency(shown: &PipelineStatus) -> u8 {
     let waits = shown.waits();
     if waits.iter().any(|wait| !wait.passes || wait.symptom == Symptom::DatabaseAway) {
@@ -148,8 +148,7 @@ fn parked(shown: &PipelineStatus) -> String {
     if counts.is_empty() { String::from("-") } else { counts.join(", ") }
 }
 
-/// Returns a sentence for everything that keeps messages of a pipeline from leaving, each followed
-/// by the command that shows more.
+/// Returns a sentence for each obstacle to publishing, followed by the command that shows more.
 fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     let mut pauses = shown.paused.iter();
     let mut lines = Vec::new();
@@ -187,7 +186,7 @@ fn resume(pipeline: &str, paused: &PauseScope) -> Option<String> {
     {
         return None;
     }
-    // A key that begins with a dash has to stand in one word with its option.
+    // A key that begins with a dash must be in one word with its option.
     let dashed;
     let scope = match paused {
         PauseScope::Key(key) if key.starts_with('-') => {
@@ -280,7 +279,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
             // A standby or the next process may come.
             (PipelineState::Idle, Some(14.0), 16.0, Exit::Success),
             (PipelineState::Idle, None, 16.0, Exit::Success),
-            // Far behind, and handed over a moment ago.
+            // Far behind, and handed over recently.
             (PipelineState::Idle, Some(300.0), 0.2, Exit::Success),
             (PipelineState::Leading, Some(16.0), 16.0, Exit::Success),
             (PipelineState::New, Some(16.0), 16.0, Exit::Success),

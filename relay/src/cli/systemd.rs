@@ -40,8 +40,8 @@ fn watchdog_limit(limit: Option<&str>, process: Option<&str>) -> Option<u64> {
     limit.filter(|_| is_ours)?.parse().ok().filter(|limit| *limit > 0)
 }
 
-/// Notifies the watchdog, if there is one, twice per time limit while tasks of this process get
-/// their turns. Ends when the handle is dropped.
+/// Notifies the watchdog, if there is one, twice per time limit while tasks of this process make
+/// progress. Ends when the handle is dropped.
 pub(crate) fn watchdog() -> Option<AbortOnDropHandle<()>> {
     let variable = |name| std::env::var(name).ok();
     let limit = watchdog_limit(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref())?;

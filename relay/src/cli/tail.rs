@@ -105,7 +105,7 @@ impl Tail {
         }
     }
 
-    /// Returns who looks at payloads, and why.
+    /// Returns who views payloads, and why.
     fn signed(&self) -> Result<Option<Signed>, Failure> {
         if self.payloads {
             return self.signature.signed().map(Some);
@@ -129,7 +129,7 @@ struct Outage {
 impl Outage {
     fn met(&mut self, error: &str) {
         if self.error.as_deref() != Some(error) {
-            note!("{}; waiting for it", one_line(error));
+            note!("{}; waiting until it does", one_line(error));
         }
         self.error = Some(error.to_owned());
     }

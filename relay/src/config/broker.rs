@@ -32,7 +32,7 @@ pub(crate) fn check_files(broker: &Broker) -> Result<(), InvalidSetting> {
         Broker::Rabbitmq(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls")),
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("sqs.tls")),
-        // Only a service gives one, and no configuration.
+        // Only a service provides one, never a configuration.
         Broker::Given { .. } => Ok(()),
     }
 }

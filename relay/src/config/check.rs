@@ -72,7 +72,7 @@ fn check_log(log: &Log, problems: &mut Problems) {
     }
 }
 
-/// Checks that each name is unique: it stands for one cursor and one prefix of environment
+/// Checks that each name is unique: it identifies one cursor and one prefix of environment
 /// variables.
 fn check_names(sections: &[PipelineSection], problems: &mut Problems) {
     let mut seen = BTreeMap::from(["LOG", "HTTP", "OTLP", "PAGE"].map(|name| (String::from(name), None)));

@@ -256,7 +256,7 @@ impl<'de> MapAccess<'de> for Section<'_> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
         let Some((key, entry)) = self.open.take() else {
-            return Err(Wrong::new("a value was asked for before its key"));
+            return Err(Wrong::new("a value was requested before its key"));
         };
         seed.deserialize(Decoder(&entry.node)).map_err(|wrong| wrong.at(key, &entry.node.origin))
     }

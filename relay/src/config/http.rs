@@ -26,7 +26,7 @@ pub(crate) struct HttpSection {
 pub(crate) struct Http {
     /// The address; without one, nothing is served.
     pub(crate) listen: Option<SocketAddr>,
-    /// Maximum number of topics of a pipeline with metrics of their own. The others share the label
+    /// Maximum number of topics of a pipeline with their own metrics. The others share the label
     /// `other`.
     pub(crate) topics_max: usize,
     /// Interval of the database queries for metrics.

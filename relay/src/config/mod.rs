@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `tree` | settings, each with the place of its key and value |
 //! | `env` | environment variables laid over the tree |
-//! | `decode` | the tree made into typed sections; errors carry path and place |
+//! | `decode` | turns the tree into typed sections; errors have path and place |
 //! | `file` | the sections as written in the file |
 //! | `engine_section` | the section of the engine made into its settings |
 //! | `check` | checks across sections |

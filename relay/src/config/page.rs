@@ -128,7 +128,7 @@ fn check_reach(page: &PageConfig, problems: &mut Problems) {
             format!("other machines can reach {}", page.listen.ip())
         }
         Some(host) if !page.behind_proxy => {
-            format!("page.hosts has {host:?}, so other machines can reach the page")
+            format!("page.hosts contains {host:?}, so other machines can reach the page")
         }
         _ => String::from("a proxy forwards requests from other machines"),
     };
@@ -153,7 +153,7 @@ fn check_reach(page: &PageConfig, problems: &mut Problems) {
 fn users(sections: Vec<PageUserSection>, problems: &mut Problems) -> Vec<PageUser> {
     let mut names = BTreeSet::new();
     if sections.len() > USERS_MAX {
-        let message = format!("{} users are too many, the maximum is {USERS_MAX}", sections.len());
+        let message = format!("{} users are too many; the maximum is {USERS_MAX}", sections.len());
         problems.add(String::from("page.user"), message, Some("let a proxy handle logins"));
     }
     let sections =

@@ -46,7 +46,7 @@ const DATABASE: &str = "
 ";
 
 const RETENTION: &str = "\
-# How long a message stays after its enqueue, if every relay has passed it; or off.
+# How long a message stays after it was enqueued, if every relay has passed it; or off.
 # retention = \"3d\"
 ";
 

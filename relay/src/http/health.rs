@@ -26,7 +26,7 @@ struct Watched {
     role: Role,
     /// Consecutive faults of this program.
     faults: u32,
-    /// The time since which it has waited for what it needs to lead.
+    /// The time at which it began to wait for the lead.
     waiting_since: Option<Instant>,
 }
 
@@ -40,11 +40,11 @@ impl Watched {
     }
 
     /// Returns the state in a word, and whether it is ready. Shows only the remedy of a reason: it
-    /// names no server, user or file, which readers need not be allowed to know.
+    /// names no server, user or file, because readers may not be allowed to know them.
     fn state(&self, unready_after: Duration) -> (String, bool) {
         let told = |state: &str, is_ready: bool| (state.to_owned(), is_ready);
         match &self.role {
-            // Between two faults it leads for a moment.
+            // Between two faults it leads briefly.
             Role::Leading { .. } | Role::Standby { .. } | Role::Starting | Role::Waiting { .. }
                 if self.faults > 1 =>
             {

@@ -66,7 +66,7 @@ impl Health {
 }
 
 impl Export {
-    /// Exports until it is stopped, and then sends what is left. Traces and metrics do not wait for
+    /// Exports until it is stopped, and then sends the rest. Traces and metrics do not wait for
     /// each other.
     pub(super) async fn run(self, stop: CancellationToken) {
         let Self { client, resource, traces, metrics, metrics_interval, queue, dropped, started_at } = self;

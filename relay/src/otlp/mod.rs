@@ -84,7 +84,7 @@ pub(crate) fn start(config: &Otlp, metrics: Option<Arc<Exporter>>) -> Result<Run
 }
 
 impl Running {
-    /// Sends what is left, for a bounded time: an unreachable collector does not keep the process
+    /// Sends the rest, for a bounded time: an unreachable collector does not keep the process
     /// alive.
     pub(crate) async fn finish(self) {
         self.stop.cancel();

@@ -95,7 +95,7 @@ fn attributes(sent: &SendSpan<'_>) -> Vec<KeyValue> {
     attributes
 }
 
-/// Returns the conventional name of the broker, with which a destination begins.
+/// Returns the conventional name of the broker, which a destination begins with.
 fn system(destination: &str) -> &str {
     match destination.split(' ').next().unwrap_or_default() {
         "sqs" => "aws_sqs",

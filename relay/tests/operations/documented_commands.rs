@@ -24,7 +24,7 @@ pub(super) fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// The command lines of the console blocks: what stands behind a prompt.
+/// The command lines of the console blocks: the text after a prompt.
 fn command_lines(document: &str) -> impl Iterator<Item = &str> {
     let blocks = document.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
     let lines = blocks.flat_map(str::lines);
@@ -42,7 +42,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
                 word.get_or_insert_default();
             }
             (Some(open), c) if open == c => quote = None,
-            // A comment, or what a document leaves out.
+            // A comment, or text that a document omits.
             (None, '#' | '…') if word.is_none() => break,
             (None, ' ' | '|' | ';' | '&' | '>') => {
                 commands.last_mut().unwrap().extend(word.take());

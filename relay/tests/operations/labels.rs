@@ -122,7 +122,7 @@ fn groupings(expression: &str) -> Result<Vec<Grouping<'_>>, String> {
     Ok(groupings)
 }
 
-/// Returns what an expression reads that no program emits.
+/// Returns the metrics and labels in an expression that no program emits.
 fn unknown(expression: &str, known: &Labels) -> Vec<String> {
     let selectors = selectors(expression, known);
     let mut problems = Vec::new();

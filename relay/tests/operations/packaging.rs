@@ -118,7 +118,7 @@ fn everything_is_of_this_version() {
     );
 }
 
-/// The package's own manifest, which says what the Debian package is made of.
+/// The package's own manifest, which lists the contents of the Debian package.
 fn debian() -> toml::Table {
     let manifest = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
     let manifest: toml::Table = manifest.parse().unwrap();
@@ -157,7 +157,7 @@ fn the_debian_package_brings_what_watches_the_relay() {
     assert!(text("relay.toml").contains("[http]"));
 }
 
-/// Rust as `Cargo.toml` demands it, and no other: rustup would fetch the components that
+/// Exactly the version of Rust that `Cargo.toml` requires: rustup would fetch the components that
 /// `rust-toolchain.toml` names.
 #[test]
 fn the_image_is_built_with_the_oldest_rust() {

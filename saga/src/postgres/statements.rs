@@ -23,7 +23,7 @@ migrations::statements! {
                 undone_at = CASE WHEN undo <> $8 AND $8 = 'done' THEN clock_timestamp() ELSE undone_at END
             FROM owned WHERE type = $1 AND id = $2 AND name = $4 AND state = $5 AND undo = $6";
         // Every commit of a run waits for the disk, whatever the server's settings are. A run keeps
-        // its outcomes in memory: after a crash that took one back, it would go on without it.
+        // its outcomes in memory: after a crash that reverted one, it would continue without it.
         waits_for_the_disk = migrations::waits_for_the_disk!();
         // A crash can take back the decision to undo while the worker undoes: then the saga runs,
         // and none of its undos may be recorded.
@@ -88,15 +88,15 @@ migrations::statements! {
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
             AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
-    /// The end of a slice of sagas whose turns are far ahead, in the order of the index of due
+    /// The end of a slice of sagas that are due far in the future, in the order of the index of due
     /// sagas. The last slice has none.
     far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2
             AND wake_at > greatest(statement_timestamp() + $3 * interval '1 microsecond', $4)
         ORDER BY type, version, wake_at OFFSET $5 LIMIT 1";
     /// Sagas whose next turn is too far ahead. Without a worker or an error, a saga that waits for
     /// no step was due at once. With an error, it pauses until its next attempt, or waits for a
-    /// step whose time is over by the database's clock alone. A live worker renews its leases long
-    /// before the new end.
+    /// step that is due only by the database's clock. A live worker renews its leases long before
+    /// the new end.
     wake_stranded = "
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp()
             + CASE WHEN s.worker IS NULL THEN 0 ELSE $3 END * interval '1 microsecond'
@@ -111,8 +111,8 @@ migrations::statements! {
     look_steps = "SELECT {step_columns}, NULL::text AS result FROM {schema}saga_step WHERE type = $1 AND id = $2 \
         ORDER BY position";
     mailbox = "SELECT step, payload FROM {schema}saga_reply WHERE type = $1 AND id = $2";
-    /// Commits on its own, before a call: a crash that undid it would leave a call that nobody
-    /// undoes.
+    /// Commits on its own, before a call: a crash that reverted it would leave a call that is never
+    /// undone.
     insert_step(condition = "state = 'running' AND cancel IS NULL AND {waits_for_the_disk}") = "{step_inserted}";
     insert_step_with_effect(condition = "state = 'running' AND cancel IS NULL AND {own} AND {waits_for_the_disk}") = "{step_inserted}";
     change_step(condition = "{goes_on}") = "{step_changed}";
@@ -136,8 +136,8 @@ migrations::statements! {
         UPDATE {schema}saga SET worker = NULL, waits_for = $6, waiting_since = NULL, attempts = $4, error = $5,
             wake_at = NULL, stuck_at = clock_timestamp()
         WHERE {held} AND cancel IS NULL";
-    /// It waits for the disk, because the undo of a call comes next. A crash that took it back
-    /// would let the saga go forward without the call's effect.
+    /// It waits for the disk, because the undo of a call comes next. A crash that reverted it would
+    /// let the saga go forward without the call's effect.
     begin_undo = "
         UPDATE {schema}saga SET state = 'undoing', reason = $4, cancel = NULL, attempts = 0, error = NULL,
             waits_for = NULL, waiting_since = NULL
@@ -146,9 +146,9 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'finished', output = $4, wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held} AND state = 'running' AND cancel IS NULL";
-    /// Ends many sagas and returns those that it ended. Finds them by their places: a join with the
-    /// list would read all sagas if the statistics report few of them. A saga whose row changes at
-    /// this moment is not ended, and its worker tries again.
+    /// Ends many sagas and returns those that it ended. Finds them by row position (`ctid`): a join
+    /// with the list would read all sagas if the statistics report few of them. A saga whose row
+    /// changes at the same time is not ended, and its worker tries again.
     finish_many = "
         WITH mine (place, output) AS MATERIALIZED (SELECT s.ctid, e.output
             FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS e (type, id, worker, output)
@@ -162,10 +162,10 @@ migrations::statements! {
         UPDATE {schema}saga SET {let_go}, state = 'undone', wake_at = NULL, attempts = 0, error = NULL,
             ended_at = clock_timestamp()
         WHERE {held} AND state = 'undoing'";
-    /// Locks the saga's row first, so that a worker that begins to wait at this moment sees the
+    /// Locks the saga's row first, so that a worker that begins to wait at the same time sees the
     /// count. Wakes the saga only if it waits for this step: waking another step would use up its
-    /// attempts without a pause. The commit waits for the disk, because whoever brought the reply
-    /// is told next that it is kept, and does not bring it again.
+    /// attempts without a pause. The commit waits for the disk, because the reply's delivery is
+    /// acknowledged next, and not repeated.
     announce_reply = "UPDATE {schema}saga SET replies = replies + 1, \
             wake_at = CASE WHEN worker IS NULL AND stuck_at IS NULL AND waits_for = $3 THEN clock_timestamp() \
                 ELSE wake_at END \
@@ -190,7 +190,7 @@ migrations::statements! {
     retry = "UPDATE {schema}saga SET stuck_at = NULL, attempts = 0, waits_for = NULL, wake_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND stuck_at IS NOT NULL";
     /// If a worker owns the saga, it reads the reason with its next change. It waits for the disk,
-    /// because the operator is told that the saga will be undone.
+    /// because the operator gets the answer that the saga will be undone.
     cancel = "UPDATE {schema}saga SET \
             cancel = CASE WHEN worker IS NULL THEN NULL ELSE $3 END, \
             state = CASE WHEN worker IS NULL THEN 'undoing' ELSE state END, \
@@ -207,8 +207,8 @@ migrations::statements! {
         WHERE type = $1 AND id = $2 AND name = $3 AND undo = 'pending'";
     skip_step = "UPDATE {schema}saga_step SET state = 'done', result = $4, ended_at = clock_timestamp() \
         WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
-    /// Gives a result to a step that has not begun. `error` says who gave it, so that a step of any
-    /// kind accepts it.
+    /// Gives a result to a step that has not begun. `error` records who gave it, so that a step of
+    /// any kind accepts it.
     skip_new_step = "
         INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)
         SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, clock_timestamp()
@@ -232,8 +232,8 @@ migrations::statements! {
         WHERE late.sagas > 0";
     /// Calls a function of the database that runs with the owner's rights.
     forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";
-    /// Skips a saga that another transaction has locked until the next time. Finds rows by their
-    /// places: a generic plan expects a join to return a tenth of the table, and reads all of it.
+    /// Skips a saga that another transaction has locked until the next time. Finds rows by position
+    /// (`ctid`): a generic plan expects a join to return a tenth of the table, and reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \
                 WHERE ended_at <= least(statement_timestamp(), $2) - $1 * interval '1 microsecond' \
                 ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING type, id), \

@@ -24,7 +24,7 @@ use crate::retry::Retry;
 use crate::stop::{Next, StepError, Stop};
 use crate::{crash_points, telemetry};
 
-/// Minimum wait before a call is made again, whatever its error asks for.
+/// Minimum wait before a call is repeated, whatever its error requests.
 const DELAY_MIN: Duration = Duration::from_millis(100);
 
 /// A call that is about to be made: `.await` it, after [`undo`](Call::undo) and
@@ -179,13 +179,13 @@ impl<DB: Dialect> Parts<DB> {
         let age = row.age.min(here);
         let calling = Calling { name: &row.name, undo: row.undo, attempts: row.attempts, age };
         if retry.is_some_and(|retry| retry.is_used_up(row.attempts, age)) {
-            let last = row.error.as_deref().unwrap_or("its worker was gone before the answer came");
+            let last = row.error.as_deref().unwrap_or("its worker disappeared before the answer arrived");
             return self.give_up(&calling, last).await;
         }
         if let Some(reason) = self.worn_out.take() {
             return self.stuck(reason);
         }
-        // Also checked before the attempt is counted: no call is made after the lease.
+        // Also checked before the attempt is counted: no call is made after the lease has ended.
         self.check_lease()?;
         let again = change(&row, row.state, row.undo, None, None);
         self.change_step(&StepChange { is_attempt: true, is_forward: true, ..again }).await?;
@@ -218,7 +218,7 @@ impl<DB: Dialect> Parts<DB> {
                 telemetry::step(self.held.id.saga_type(), StepKind::Call, began.elapsed());
                 Ok(value)
             }
-            // A source that refuses says nothing about what the call did before.
+            // A refusal in a source proves nothing about the earlier effects of the call.
             Err(error) if error.next == Next::Stop && error.is_direct => {
                 self.call_refused(&calling, &error).await
             }
@@ -262,7 +262,7 @@ impl<DB: Dialect> Parts<DB> {
 
     async fn give_up<T>(&mut self, calling: &Calling<'_>, last: &str) -> Result<T, Stopped> {
         let Calling { name, attempts, .. } = calling;
-        let text = storable(&format!("the call {name} was given up after {attempts} attempts: {last}"));
+        let text = storable(&format!("the call {name} was abandoned after {attempts} attempts: {last}"));
         self.change_step(&calling.to(StepState::GaveUp, calling.undo, None, Some(&text))).await?;
         Err(Stop::because(text))
     }

@@ -118,7 +118,7 @@ impl Halt {
     /// Creates the halt for a step whose future was dropped: its progress is unknown.
     fn dropped() -> Self {
         let error =
-            String::from("a step was dropped before its end; do not put one into a timeout or select!");
+            String::from("a step was dropped before it ended; do not put a step into a timeout or select!");
         Self::Failed { error, is_counted: true, delay: None }
     }
 }
@@ -314,7 +314,7 @@ impl<DB: Dialect> Parts<DB> {
             Err(error) => {
                 let problem = misfit::<T>(&error);
                 self.stuck(format!(
-                    "the result of the step {name} cannot be read back as it is stored: {problem}"
+                    "the result of the step {name} cannot be read back from its stored form: {problem}"
                 ))
             }
         }
@@ -431,7 +431,7 @@ impl<DB: Dialect> Parts<DB> {
         match DB::is_open(connection).await {
             Ok(true) => Ok(()),
             Ok(false) => self.failed_step(name, &StepError::retry(ENDED)),
-            Err(error) => self.failed_store("look at a step's transaction", error),
+            Err(error) => self.failed_store("check a step's transaction", error),
         }
     }
 
@@ -452,7 +452,7 @@ impl<DB: Dialect> Parts<DB> {
         match is_own {
             Ok(true) => self.halt(Halt::Changed),
             Ok(false) => self.failed_step(name, &StepError::retry(ENDED)),
-            Err(error) => self.failed_store("look at a step's transaction", error),
+            Err(error) => self.failed_store("check a step's transaction", error),
         }
     }
 

@@ -67,8 +67,8 @@ impl<'r, DB: Dialect, T> Request<'r, DB, T> {
 
 impl<DB: Dialect, T, U> Request<'_, DB, T, U> {
     /// Sets the maximum wait, by the clocks of database and worker. If they differ, the later of
-    /// the two moments decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the
-    /// saga waits until the reply arrives.
+    /// the two times decides. Up to a century ([`SPAN_MAX`](crate::SPAN_MAX)). Without it the saga
+    /// waits until the reply arrives.
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = Some(limit);
         self
@@ -156,7 +156,7 @@ impl<DB: Dialect> Parts<DB> {
         }
         self.wait_until_due(row).await?;
         let limit = within.map(|limit| format!(" within {limit:?}")).unwrap_or_default();
-        let text = format!("no reply to the request {} came{limit}", row.name);
+        let text = format!("no reply to the request {} arrived{limit}", row.name);
         // The change fails if a reply has arrived since the mailbox was read: that reply is read
         // first.
         let over = change(row, StepState::TimedOut, row.undo, None, Some(&text));

@@ -17,10 +17,10 @@ use crate::stop::Stop;
 
 /// Maximum difference of two correct clocks. A run waits this long in place.
 const APART_MAX: Duration = Duration::from_secs(1);
-/// Maximum pause before another look at a step whose time is over only by the database's clock.
+/// Maximum pause before another check of a step that is due only by the database's clock.
 const DOUBTED_FOR: Duration = Duration::from_secs(60);
 
-/// Returns the time from `now` to `due_at`; zero when it has passed.
+/// Returns the time from `now` to `due_at`; zero if it has passed.
 fn left_until(due_at: OffsetDateTime, now: OffsetDateTime) -> Duration {
     Duration::try_from(due_at - now).unwrap_or_default()
 }
@@ -83,16 +83,16 @@ impl<DB: Dialect> Parts<DB> {
         }
     }
 
-    /// Releases the saga, or returns once the time of a step is over. The following steps cannot be
-    /// taken back, so the database's clock alone does not decide: it may be days ahead for a
-    /// minute.
+    /// Releases the saga, or returns once a step is due. The following steps cannot be reverted, so
+    /// the database's clock alone does not decide: it may be days ahead for a minute.
     pub(super) async fn wait_until_due(&mut self, row: &StepRecord) -> Result<(), Stopped> {
         if !row.is_due {
             return self.wait(&row.name, None).await;
         }
         let left = row.due_at.map_or(Duration::ZERO, |due_at| left_until(due_at, self.sagas.clock.now()));
         if left > APART_MAX {
-            tracing::info!(saga = %self.held.id, step = row.name, ?left, "a step is over by the database's clock alone");
+            tracing::info!(saga = %self.held.id, step = row.name, ?left, "a step is due only by the \
+                                                                          database's clock");
             return self.wait(&row.name, Some(left.min(DOUBTED_FOR))).await;
         }
         tokio::time::sleep(left).await;
@@ -149,7 +149,7 @@ impl<DB: Dialect> Parts<DB> {
         match sagas.db.call(waits).await {
             Ok(true) => self.halt(Halt::Waiting),
             Ok(false) => self.halt(Halt::Changed),
-            Err(error) => self.failed_store("let a saga wait", error),
+            Err(error) => self.failed_store("store that a saga waits", error),
         }
     }
 }

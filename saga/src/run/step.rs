@@ -226,10 +226,10 @@ impl<DB: Dialect> Parts<DB> {
     }
 
     /// Runs the code of a step in its transaction. Abandons it when the lease has been over, or a
-    /// renewal unanswered, for as long as a call may take: a database that is gone answers no
+    /// renewal unanswered, for as long as a call may take: an unreachable database answers no
     /// statement and reports nothing. Another worker may have the saga by then. If a long step
     /// itself prevents the renewal of its lease, it is never abandoned, because a missing renewal
-    /// does not show that the database is gone.
+    /// does not show that the database is unreachable.
     pub(super) async fn while_held<T>(
         &self,
         work: impl Future<Output = Result<T, StepError>>,
@@ -242,7 +242,7 @@ impl<DB: Dialect> Parts<DB> {
             biased;
             worked = work => worked,
             () = self.lease.given_up(Instant::now(), limit) => Err(StepError::outage(format!(
-                "it was given up: for {limit:?} the saga's lease has been over, or the database has not answered"
+                "it was abandoned: for {limit:?}, the saga's lease had expired or the database did not answer"
             ))),
         }
     }

@@ -179,7 +179,7 @@ impl<DB: Dialect> Parts<DB> {
     fn failed_undo<T>(&mut self, row: &StepRecord, error: &StepError) -> Result<T, Stopped> {
         let name = &row.name;
         if error.next == Next::Stop {
-            return self.stuck(format!("the undo of {name} cannot be done: {error}"));
+            return self.stuck(format!("the undo of {name} cannot run: {error}"));
         }
         self.failed_step(&format!("the undo of {name}"), error)
     }

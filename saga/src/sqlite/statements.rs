@@ -139,8 +139,8 @@ migrations::statements! {
     skip_step = "
         UPDATE saga_step SET state = 'done', result = $4, ended_at = {now}
             WHERE type = $1 AND id = $2 AND name = $3 AND (state IN ('calling', 'waiting') OR $5)";
-    /// Gives a result to a step that has not begun. `error` says who gave it, so that any kind of
-    /// step takes it.
+    /// Gives a result to a step that has not begun. `error` records who gave it, so that a step of
+    /// any kind accepts it.
     skip_new_step = "
         INSERT INTO saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)
         SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, {now}

@@ -49,7 +49,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             self.count += 1;
             let claim = format!("{}/{}", self.worker, self.count);
             let claimed = inner.tables.claim(&mut connection, kind, share, &claim, lease, pause);
-            match self.sagas.call("take sagas that are due", claimed).await {
+            match self.sagas.call("claim due sagas", claimed).await {
                 Ok(sagas) => {
                     for saga in sagas {
                         if saga.outline.worker.is_some() {
@@ -57,7 +57,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
                         } else {
                             telemetry::failed(saga.outline.id.saga_type());
                             let SagaOutline { id, attempts, .. } = saga.outline;
-                            tracing::warn!(saga = %id, attempts, "the saga is tried again later: {LOST}");
+                            tracing::warn!(saga = %id, attempts, "the saga is retried later: {LOST}");
                         }
                     }
                 }
@@ -75,7 +75,7 @@ impl<'a, DB: Dialect> Claims<'a, DB> {
             return Ok(vec![true]);
         }
         let due = self.sagas.0.tables.due_kinds(connection, &self.kinds);
-        self.sagas.call("look for sagas that are due", due).await
+        self.sagas.call("find due sagas", due).await
     }
 }
 

@@ -95,7 +95,8 @@ pub(super) async fn give_back<DB: Dialect>(sagas: &Arc<Inner<DB>>, saga: &SagaRe
         sagas.tables.turn(&mut connection, &held, &turn).await
     };
     if let Err(error) = sagas.db.call(given).await {
-        tracing::warn!(saga = %saga.outline.id, %error, "a claimed saga was not released; its lease has to expire");
+        tracing::warn!(saga = %saga.outline.id, %error, "a claimed saga was not released; its lease must \
+                                                         expire first");
     }
 }
 
@@ -151,7 +152,7 @@ impl<DB: Dialect> Driver<DB> {
         let sagas = Arc::clone(&self.sagas);
         let Some(function) = sagas.registry.function(saga.outline.id.saga_type(), saga.outline.version)
         else {
-            // Claims ask only for what is registered.
+            // Claims cover only registered versions.
             return Ok(Next::Leave);
         };
         let worn_out = self.worn_out(saga);
@@ -202,10 +203,13 @@ impl<DB: Dialect> Driver<DB> {
                 self.conflicts += 1;
                 if self.conflicts >= CONFLICTS_MAX {
                     self.conflicts = 0;
-                    let error = format!("it lost against other transactions {CONFLICTS_MAX} times: {error}");
+                    let error = format!(
+                        "it conflicted with other transactions {CONFLICTS_MAX} times: \
+                                         {error}"
+                    );
                     return self.failed(&error, true, None).await;
                 }
-                tracing::debug!(saga = %self.held.id, %error, "the step is run again");
+                tracing::debug!(saga = %self.held.id, %error, "running the step again");
                 tokio::time::sleep(CONFLICTS.delay(self.conflicts, rand::random())).await;
                 Ok(Next::Again)
             }
@@ -311,7 +315,7 @@ impl<DB: Dialect> Driver<DB> {
         let delay = delay.unwrap_or_else(|| self.sagas.options.backoff.delay(attempts, rand::random()));
         // A longer delay leads to a time that the database cannot store.
         let delay = delay.min(SPAN_MAX);
-        tracing::info!(saga = %self.held.id, %error, attempts, ?delay, "a step failed and is tried again");
+        tracing::info!(saga = %self.held.id, %error, attempts, ?delay, "a step failed; trying again");
         self.turn(&Turn::Postpone { attempts, delay, error: Some(&error) }).await?;
         Ok(Next::Leave)
     }
@@ -335,11 +339,11 @@ impl<DB: Dialect> Driver<DB> {
         self.step = target.map(ToOwned::to_owned);
         let target = target.unwrap_or("?");
         let where_it_ended = match at {
-            Some(step) => format!("the code came to the step {step} first, which has no outcome"),
-            None => String::from("the code no longer comes to it"),
+            Some(step) => format!("the code reached the step {step} first, which has no outcome"),
+            None => String::from("the code no longer reaches it"),
         };
         let error = format!(
-            "the step {target} is to be undone, and {where_it_ended}; run code that has it, or skip it"
+            "the step {target} has to be undone, but {where_it_ended}; run code that has it, or skip it"
         );
         self.stick(&error, self.attempts).await
     }

@@ -51,12 +51,12 @@ async fn store<DB: Dialect>(sagas: &Base<DB>, endings: Vec<Ending>) {
 async fn together<DB: Dialect>(sagas: &Base<DB>, all: &[(&Held, &str)]) -> Result<Vec<bool>, StoreError> {
     let mut connection = sagas.acquire().await?;
     let finished = sagas.tables.finish_all(&mut connection, all);
-    sagas.db.call(finished).await.map_err(StoreError::during("store the ends of sagas"))
+    sagas.db.call(finished).await.map_err(StoreError::during("store finished sagas"))
 }
 
 async fn alone<DB: Dialect>(sagas: &Base<DB>, held: &Held, output: &str) -> Result<bool, StoreError> {
     let mut connection = sagas.acquire().await?;
     let finish = Turn::Finish { output };
     let finished = sagas.tables.turn(&mut connection, held, &finish);
-    sagas.db.call(finished).await.map_err(StoreError::during("store the end of a saga"))
+    sagas.db.call(finished).await.map_err(StoreError::during("store a finished saga"))
 }

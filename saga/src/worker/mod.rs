@@ -69,7 +69,7 @@ impl<DB: Dialect> Sagas<DB> {
         if timeout_at(stopped_at + self.0.options.shutdown_grace, ended).await.is_err() {
             tracing::warn!(
                 sagas = running.len(),
-                "sagas did not reach their next step in time; their leases expire"
+                "sagas did not reach their next step in time; their leases will expire"
             );
         }
     }

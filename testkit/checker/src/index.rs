@@ -36,7 +36,7 @@ impl Claims {
     }
 }
 
-/// The position of a message in its key's order, as far as it is known.
+/// The position of a message in its key's order, if it is known.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turn {
     /// The number of the message within the key.
@@ -150,8 +150,8 @@ impl<'a> Index<'a> {
         key.filter(|key| !key.is_empty())
     }
 
-    /// Returns the position of a message in the order of its key, or `None` for a message that need
-    /// not keep its order.
+    /// Returns the position of a message in the order of its key, or `None` for a message that does
+    /// not have to keep its order.
     pub(crate) fn turn(&self, id: Uuid) -> Option<Turn> {
         let row = self.outbox.get(&id);
         let operation = self.enqueued.get(&id);

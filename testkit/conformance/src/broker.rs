@@ -32,7 +32,7 @@ pub trait Broker: Send + Sync + 'static {
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
 
     /// Returns a connector to an address without a broker, such as a closed port or a folder that
-    /// does not exist. It gives up within a second.
+    /// does not exist. It must fail within a second.
     ///
     /// # Errors
     /// The adapter refuses the settings; the case fails.

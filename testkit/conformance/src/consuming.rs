@@ -37,7 +37,7 @@ impl Scene {
         Ok(Self { broker, capabilities, topic, group: unique("group") })
     }
 
-    /// Publishes messages, and demands that all of them are confirmed.
+    /// Publishes messages, and checks that all of them are confirmed.
     ///
     /// # Errors
     /// The publisher breaks its contract.
@@ -127,7 +127,7 @@ pub async fn settle(subscription: &mut Box<dyn Subscription>, deliveries: &[Deli
 /// Receives until there are this many deliveries, and settles none.
 ///
 /// # Errors
-/// The subscription's error, or too few came within half a minute.
+/// The subscription's error, or too few arrived within half a minute.
 pub async fn receive(
     subscription: &mut Box<dyn Subscription>,
     count: usize,
@@ -138,7 +138,7 @@ pub async fn receive(
 /// Receives until there are this many deliveries, and settles each as done.
 ///
 /// # Errors
-/// The subscription's error, or too few came within half a minute.
+/// The subscription's error, or too few arrived within half a minute.
 pub async fn handle(
     subscription: &mut Box<dyn Subscription>,
     count: usize,

@@ -72,7 +72,8 @@ impl Session {
     /// Waits for the next receipt, for at most [`PATIENCE`]. Cancel-safe.
     ///
     /// # Errors
-    /// No receipt came, a superfluous receipt came, or the session ended with outstanding receipts.
+    /// No receipt arrived, a superfluous receipt arrived, or the session ended with outstanding
+    /// receipts.
     pub async fn answer(&mut self) -> Result<Answer, Failure> {
         let receipt = tokio::time::timeout(PATIENCE, self.receipts.recv())
             .await
@@ -84,7 +85,7 @@ impl Session {
     /// Ends the session. Returns exactly the receipts that were still owed. Not cancel-safe.
     ///
     /// # Errors
-    /// A receipt is missing after [`PATIENCE`], or a superfluous receipt came.
+    /// A receipt is missing after [`PATIENCE`], or a superfluous receipt arrived.
     pub async fn end(self, how: End) -> Result<Vec<Answer>, Failure> {
         let Self { publisher, mut receipts, mut owed, .. } = self;
         match how {

@@ -24,9 +24,9 @@ pub(crate) struct Observed {
 
 /// The databases of a run, and its plan.
 pub(crate) struct Sources<'a> {
-    /// A URL of the producer's database with which every name is found.
+    /// A URL of the producer's database that resolves every name.
     pub(crate) producer: &'a str,
-    /// A URL of the consumer's database with which every name is found.
+    /// A URL of the consumer's database that resolves every name.
     pub(crate) consumer: &'a str,
     /// The plan of the run.
     pub(crate) plan: &'a Plan,

@@ -30,7 +30,7 @@ pub enum DemoError {
         logs: PathBuf,
     },
     /// A process of the demo failed again and again.
-    #[error("{process} ended {failures} times by itself; its log: {}", log.display())]
+    #[error("{process} ended {failures} times on its own; its log: {}", log.display())]
     Process {
         /// The process.
         process: &'static str,

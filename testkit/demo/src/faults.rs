@@ -110,7 +110,7 @@ impl Reach for Stage<'_> {
     fn switch_cluster(&self, up: bool) -> Result<(), Failure> {
         match self.outage {
             Outage::Mock(mock) => Ok(if up { mock.up() } else { mock.down() }?),
-            Outage::Proxy(_) | Outage::Impossible(_) => Err("the broker is not inside this process".into()),
+            Outage::Proxy(_) | Outage::Impossible(_) => Err("the broker does not run in this process".into()),
         }
     }
 }

@@ -97,7 +97,7 @@ impl Report {
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
         // The table is wrapped for a terminal. A terminal that is narrower, or does not know its
-        // width, wraps by itself.
+        // width, wraps lines itself.
         if table.width().is_some_and(|columns| columns >= COLUMNS_MIN) {
             table.set_content_arrangement(ContentArrangement::Dynamic);
         }
@@ -130,7 +130,7 @@ impl Report {
                 Some(&v.not_atomic),
             ),
             row(
-                "nothing that was rolled back gets out",
+                "rolled back messages are never published",
                 format!("{} orders rolled back", self.rolled_back),
                 format!("{} phantoms", v.phantom.len()),
                 Some(&v.phantom),
@@ -142,7 +142,7 @@ impl Report {
                 Some(&v.lost),
             ),
             row(
-                "messages of a customer arrive in order",
+                "a customer's messages arrive in order",
                 format!("{relays}, {} successors", c.relay_restarts),
                 v.order_violations
                     .as_ref()
@@ -169,7 +169,7 @@ impl Report {
                 Some(&v.duplicate_effects),
             ),
             row(
-                "a message stays what it was",
+                "a message never changes",
                 String::from("all of the above"),
                 format!("{} altered", v.altered.len()),
                 Some(&v.altered),

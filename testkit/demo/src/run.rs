@@ -129,7 +129,7 @@ impl Run<'_> {
             done = self.work() => done?,
             error = self.watch() => return Err(error),
             () = self.stalled() => notes.push(format!(
-                "nothing happened for {} s, so what there was then was checked", STALLED.as_secs())),
+                "nothing happened for {} s, so the state at that time was checked", STALLED.as_secs())),
         }
         processes::stop(&self.processes).await;
         self.progress.say("checking");
@@ -175,7 +175,7 @@ impl Run<'_> {
             let (effects, relays) = match (effects, relays) {
                 (Ok(effects), Ok(relays)) => (effects, relays),
                 (Err(error), _) => return DemoError::during("count the effects")(error),
-                (_, Err(error)) => return DemoError::during("look at the relays")(error),
+                (_, Err(error)) => return DemoError::during("check the relays")(error),
             };
             let mut counts = self.progress.counts();
             let before = counts.clone();
@@ -278,9 +278,9 @@ impl Run<'_> {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         match self.broker.outage {
-            Outage::Impossible(reason) => notes.push(format!("the broker was not taken away: {reason}")),
+            Outage::Impossible(reason) => notes.push(format!("the broker was not stopped: {reason}")),
             Outage::Mock(_) => notes.push(String::from(
-                "the Kafka inside this process keeps everything in memory; for a durable one give --broker",
+                "the Kafka in this process keeps everything in memory; for a durable one, pass --broker",
             )),
             Outage::Proxy(_) => {}
         }
@@ -294,13 +294,13 @@ impl Run<'_> {
     }
 
     async fn check(&self, mut notes: Vec<String>) -> Result<Report, DemoError> {
-        let what = "read what is to be checked";
+        let what = "read the data to check";
         let (databases, journal) = (self.databases, self.journal()?);
         let occurrences = match plain::read_log(&self.broker.direct).await? {
             Some(log) => log,
             None => {
                 notes.push(String::from(
-                    "published messages were counted where the consumer received them: this broker keeps no log",
+                    "published messages were counted at the consumer, because this broker keeps no log",
                 ));
                 journal.deliveries.clone()
             }

@@ -14,7 +14,7 @@ use crate::Failure;
 /// Variable with the folder of the jars. `cargo xtask` sets it.
 pub const JARS_VARIABLE: &str = "OUTBOX_DEBEZIUM_JARS";
 
-/// Returns the folder of the jars, if this run has them.
+/// Returns the folder of the jars, if they are available in this run.
 #[must_use]
 pub fn jars() -> Option<PathBuf> {
     std::env::var_os(JARS_VARIABLE).filter(|folder| !folder.is_empty()).map(PathBuf::from)

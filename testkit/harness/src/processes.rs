@@ -140,7 +140,7 @@ impl Processes {
     }
 
     /// Requests an orderly end of all processes of a role (SIGTERM), kills them after `limit`, and
-    /// restarts none. Returns whether all of them ended by themselves.
+    /// restarts none. Returns whether all of them ended on their own.
     pub async fn stop(&self, role: Role, limit: Duration) -> bool {
         self.over.send_modify(|over| {
             over.insert(role);
@@ -208,7 +208,7 @@ fn unless_orphaned(program: &Path) -> Command {
 }
 
 /// A script that becomes the program in its arguments if the process `$0` is still the parent.
-/// Without it, the end of a parent before the kernel was told to watch it would never be noticed.
+/// Without it, the end of a parent before the kernel began to watch it would never be noticed.
 #[cfg(target_os = "linux")]
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
@@ -224,7 +224,7 @@ fn start(
     if over() {
         return Ok(None);
     }
-    let slot = slots.get_mut(name).ok_or("it was given up")?;
+    let slot = slots.get_mut(name).ok_or("it was abandoned")?;
     let log = std::fs::File::options().create(true).append(true).open(&slot.recipe.log)?;
     let child = unless_orphaned(&slot.recipe.program)
         .args(&slot.recipe.arguments)

@@ -226,8 +226,8 @@ impl Plain {
         self.ids(sql, []).await
     }
 
-    /// Counts the parked entries that will move by themselves: scheduled, retrying, and held
-    /// without a dead entry of their key. Entries for the topic that does not exist are not
+    /// Counts the parked entries that will be published automatically: scheduled, retrying, and
+    /// held without a dead entry of their key. Entries for the topic that does not exist are not
     /// counted.
     pub async fn moving(&mut self, nowhere: &str) -> Result<[u64; 3], Failure> {
         let sql = "SELECT count(CASE WHEN state = 'scheduled' THEN 1 END), \

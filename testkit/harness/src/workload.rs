@@ -1,5 +1,5 @@
 //! The business: accounts for whose rows producers contend, rows with one message each, effects of
-//! consumers. Plain SQL, the same for both databases as far as possible.
+//! consumers. Plain SQL, as similar as possible for both databases.
 
 #[cfg(feature = "postgres")]
 use sqlx::Postgres;

@@ -75,7 +75,7 @@ impl AmqpProxy {
     }
 }
 
-/// Carries frames both ways until either end is gone, and then closes both.
+/// Forwards frames both ways until either end disconnects, and then closes both.
 async fn serve(client: TcpStream, server: String, silenced: Silenced) {
     let Ok(server) = TcpStream::connect(&server).await else { return };
     // The proxy should add no latency. If the option is refused, everything else still works.

@@ -17,7 +17,7 @@ enum Ending {
     Lost,
     /// The network breaks the connection.
     Cut,
-    /// One end has gone, but the other end does not notice.
+    /// One end has disappeared, but the other end does not notice.
     Abandoned(End),
 }
 

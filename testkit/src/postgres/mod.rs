@@ -9,11 +9,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A world has a schema of its own, so tests and test processes run side by side in one database.
-//! Its sessions find the schema by their `search_path`, which contains no other schema. So a test
-//! never touches the tables of a service that has its own in `public`. If the URL has a
-//! `search_path` (`?options[search_path]=extensions`), its schemas follow that of the world: name
-//! the schema of an extension there.
+//! A world has its own schema, so tests and test processes run side by side in one database. Its
+//! sessions find the schema by their `search_path`, which contains no other schema. So a test never
+//! touches the tables of a service that has its own in `public`. If the URL has a `search_path`
+//! (`?options[search_path]=extensions`), its schemas follow that of the world: name the schema of
+//! an extension there.
 //!
 //! The role needs the right to create schemas in the database (`GRANT CREATE ON DATABASE test TO
 //! tester`), and no other. Connect to the server itself, or through a pooler in session mode. A
@@ -49,19 +49,20 @@ pub use removal::remove_leftovers;
 pub use server::{URL_VARIABLE, url};
 
 impl World<Postgres> {
-    /// Creates a world with the defaults on PostgreSQL, in a schema of its own in the database of
-    /// this URL. See [`postgres`](crate::postgres).
+    /// Creates a world with the defaults on PostgreSQL, in its own schema in the database of this
+    /// URL. See [`postgres`](crate::postgres).
     ///
     /// # Errors
-    /// The server cannot be reached, or the role may not create a schema; the text says what to do.
+    /// The server cannot be reached, or the role may not create a schema; the text names the
+    /// remedy.
     pub async fn postgres(url: impl Into<String>) -> Result<Self, Failure> {
         World::builder().postgres(url).build().await
     }
 }
 
 impl WorldBuilder<Sqlite> {
-    /// Builds the world on PostgreSQL instead, in a schema of its own in the database of this URL.
-    /// See [`postgres`](crate::postgres).
+    /// Builds the world on PostgreSQL instead, in its own schema in the database of this URL. See
+    /// [`postgres`](crate::postgres).
     #[must_use]
     pub fn postgres(self, url: impl Into<String>) -> WorldBuilder<Postgres> {
         let Self { settings, inbox, patience, .. } = self;

@@ -30,7 +30,7 @@ const SCHEMAS: &str =
 /// Maximum tries to remove a schema. Sessions of other roles may hold locks in it.
 const TRIES: u32 = 5;
 
-/// A lock that was not granted in time, and a deadlock.
+/// SQLSTATEs of a lock that was not granted in time and of a deadlock.
 const IN_USE: [&str; 2] = ["55P03", "40P01"];
 
 /// Removes the schemas that processes have left in the database of this URL, because they were
@@ -40,7 +40,7 @@ const IN_USE: [&str; 2] = ["55P03", "40P01"];
 /// The server cannot be reached, or does not remove a schema.
 pub async fn remove_leftovers(url: impl AsRef<str>) -> Result<Vec<String>, Failure> {
     let mut connection = Server::at(url.as_ref())?.connect().await?;
-    remove_unlocked(&mut connection).await.map_err(Failure::during("remove schemas that were left"))
+    remove_unlocked(&mut connection).await.map_err(Failure::during("remove leftover schemas"))
 }
 
 /// Does the same for the first world of this process in a database, and reports it.
@@ -50,9 +50,9 @@ pub(super) async fn remove_leftovers_once(server: &Server, connection: &mut PgCo
     }
     match remove_unlocked(connection).await {
         Ok(names) => names.iter().for_each(|name| {
-            eprintln!("testkit: removed the schema {name}, which a killed run has left");
+            eprintln!("testkit: removed the schema {name}, which a killed run left behind");
         }),
-        Err(error) => eprintln!("testkit: cannot remove schemas that killed runs have left: {error}"),
+        Err(error) => eprintln!("testkit: cannot remove schemas that killed runs left behind: {error}"),
     }
 }
 
@@ -94,7 +94,7 @@ async fn remove_existing(connection: &mut PgConnection, name: &Name) -> Result<b
     Ok(exists)
 }
 
-/// Removes a schema with everything in it, unless it is gone.
+/// Removes a schema with everything in it, if it exists.
 pub(super) async fn remove(connection: &mut PgConnection, name: &Name) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(PATIENT).execute(&mut *connection).await?;
     let remove = Template::new("DROP SCHEMA IF EXISTS {name} CASCADE");

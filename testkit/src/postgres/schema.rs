@@ -104,8 +104,8 @@ impl Schema {
             sqlx::query_as(FOUND).fetch_one(pool).await.map_err(Failure::during("check the search_path"))?;
         match found {
             (_, Some(other)) => Err(Failure::new(format!(
-                "the search_path of the URL leads to tables of the toolkit in the schema {other}, and the world would \
-                 use them: name only schemas of extensions in it"
+                "the search_path of the URL leads to tables of the toolkit in the schema {other}, and the \
+                 world would use them: list only schemas of extensions in it"
             ))),
             (Some(schema), None) if schema == self.name.as_str() => Ok(()),
             (schema, None) => Err(Failure::new(format!(

@@ -13,7 +13,7 @@ pub const URL_VARIABLE: &str = "OUTBOX_POSTGRES_URL";
 /// Returns the URL in [`URL_VARIABLE`].
 ///
 /// # Errors
-/// The variable is not set. The text says what to set it to.
+/// The variable is not set. The text describes its value.
 pub fn url() -> Result<String, Failure> {
     url_in(std::env::var(URL_VARIABLE).ok())
 }

@@ -97,7 +97,7 @@ impl<DB: Database> Course<DB> {
         Ok((end, met.load(Ordering::SeqCst)))
     }
 
-    /// Answers requests and lets time pass until the saga has ended.
+    /// Answers requests and advances time until the saga has ended.
     async fn follow(
         &self,
         sagas: &Sagas<DB>,
@@ -108,7 +108,7 @@ impl<DB: Database> Course<DB> {
         let mut has_lapsed = false;
         for look in 1_u32.. {
             let found = sagas.show(&id).await.map_err(Failure::during("read the saga"))?;
-            let Some((saga, _)) = found else { return Err(Failure::new("the saga is gone")) };
+            let Some((saga, _)) = found else { return Err(Failure::new("the saga no longer exists")) };
             if saga.outline.state.has_ended() {
                 return Ok(saga);
             }
@@ -130,7 +130,7 @@ impl<DB: Database> Course<DB> {
             let is_over = fault == Fault::ShortLeases && look.is_multiple_of(10);
             has_lapsed |= is_gone;
             let mut connection = connection(sagas.pool()).await?;
-            DB::run_script(&mut connection, DB::NOW).await.map_err(Failure::during("let time pass"))?;
+            DB::run_script(&mut connection, DB::NOW).await.map_err(Failure::during("advance the time"))?;
             if is_gone || is_over {
                 DB::run_script(&mut connection, DB::LAPSE).await.map_err(Failure::during("let time pass"))?;
             }

@@ -22,7 +22,7 @@ impl End {
                 return Err(format!("it finished, and the outcome of the call {} is unknown", step.name));
             }
             if saga.outline.state == State::Undone && step.undo == UndoState::Pending {
-                return Err(format!("it is undone, and the step {} is not", step.name));
+                return Err(format!("it is undone, but the step {} is not", step.name));
             }
         }
         let mut undone: Vec<_> =

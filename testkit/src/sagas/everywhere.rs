@@ -69,8 +69,8 @@ where
     Everywhere::of(home::sqlite(), function, input)
 }
 
-/// Does the same as [`everywhere`] on PostgreSQL: each run has a schema of its own in the database
-/// of this URL. See [`postgres`](crate::postgres).
+/// Does the same as [`everywhere`] on PostgreSQL: each run has its own schema in the database of
+/// this URL. See [`postgres`](crate::postgres).
 ///
 /// ```no_run
 /// use saga::{Run, Stop};

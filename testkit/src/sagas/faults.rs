@@ -68,10 +68,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("undisturbed"),
-            Self::Vanish(place, pass) => write!(f, "a worker vanished at pass {pass} of {place}"),
-            Self::ShortLeases => f.write_str("leases ended too soon"),
-            Self::EarlyReplies => f.write_str("replies came before the saga began"),
-            Self::RepeatedReplies => f.write_str("replies came several times"),
+            Self::Vanish(place, pass) => write!(f, "a worker disappeared at pass {pass} of {place}"),
+            Self::ShortLeases => f.write_str("leases expired too early"),
+            Self::EarlyReplies => f.write_str("replies arrived before the saga began"),
+            Self::RepeatedReplies => f.write_str("replies arrived several times"),
         }
     }
 }

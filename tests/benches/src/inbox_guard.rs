@@ -34,7 +34,7 @@ enum Ids {
 enum Guarding {
     /// Only a transaction with the effects.
     Bare,
-    /// With the inbox; each transaction is begun anew.
+    /// With the inbox; each transaction begins with a new BEGIN.
     Begun,
     /// With the inbox; the commit of each transaction begins the next one.
     Chained,

@@ -1,6 +1,6 @@
 //! How fast a backlog leaves PostgreSQL, against the bare parts.
 //!
-//! *Bare* reads the same rows with one plain SELECT, in pages by id, and pipelines them to the
+//! *Bare* reads the same rows with one plain SELECT, in batches by id, and pipelines them to the
 //! broker's client library. It sends as many bytes of headers, counts confirmations, and stores
 //! nothing. *Relay* is the engine with its adapter, lease, cursor and checkpoints. Both start cold
 //! (connect included) on a fresh topic, in turns.

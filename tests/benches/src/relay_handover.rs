@@ -38,8 +38,7 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
     let progress = run.progress(rounds)?;
     let mut all = Vec::new();
     for _ in 0..rounds {
-        // A fresh database: a killed standby leaves its lease, and messages to a topic that is
-        // gone.
+        // A new database: a killed standby leaves its lease, and messages to a deleted topic.
         let database = Database::create().await?;
         all.push(hand_over(&database, &kafka).await?);
         database.drop().await?;

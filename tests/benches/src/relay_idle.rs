@@ -22,7 +22,7 @@ pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {
     let progress = run.progress(2)?;
     progress.set_message("settling");
     tokio::time::sleep(settle).await;
-    // Otherwise the server would write a checkpoint of its own meanwhile.
+    // Otherwise the server would write its own checkpoint meanwhile.
     database.run("CHECKPOINT").await?;
     progress.inc(1);
     progress.set_message("watching");

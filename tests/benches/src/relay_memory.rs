@@ -7,7 +7,7 @@ use crate::rig::{Database, PATIENCE, RelayProcess, Shape, reach};
 use crate::target::{Kafka, Target as _, backlog};
 
 const MIB_MAX: f64 = 96.0;
-/// How often the broker is asked for its number of records.
+/// Interval between queries of the broker's number of records.
 const POLL: std::time::Duration = std::time::Duration::from_millis(20);
 
 pub(crate) async fn run(run: &Run) -> Result<Report, Failure> {

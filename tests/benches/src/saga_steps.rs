@@ -144,7 +144,7 @@ async fn by_sagas(pool: &PgPool, steps: usize, count: usize) -> Result<f64, Fail
         finished.recv().await.ok_or("the worker has ended")?;
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    // The last sagas end within a moment, and are no longer measured.
+    // The last sagas end almost at once, and are no longer measured.
     tokio::time::sleep(Duration::from_millis(100)).await;
     worker.abort();
     Ok(rate)

@@ -49,8 +49,7 @@ fn timed(id: MessageId) {
     assert_eq!(floor.as_bytes()[..6], id.as_uuid().as_bytes()[..6]);
 }
 
-/// Demands that an accepted text is written as one that means the same, and that a refusal is
-/// explained.
+/// Checks that an accepted text is written in an equivalent form, and that a refusal is explained.
 fn same<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> Option<T> {
     match text.parse::<T>() {
         Ok(value) => {

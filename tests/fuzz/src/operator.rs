@@ -30,7 +30,7 @@ pub fn configuration(input: &[u8]) {
     }
 }
 
-/// Puts a password into URLs of databases and brokers, and demands that it is never shown.
+/// Puts a password into URLs of databases and brokers, and checks that it is never shown.
 pub fn urls(input: &[u8]) {
     let Ok(password) = std::str::from_utf8(input) else { return };
     // Shorter passwords, and parts of the frame, occur in every text.

@@ -2,7 +2,7 @@
 //!
 //! The code is tested elsewhere; this tests the *idea*. The models are written from the invariants
 //! of `ARCHITECTURE.md`, not from the code, and are deliberately harsher. A relay that has lost its
-//! lease may go on publishing for ever, because no clock stops it. Whatever it sent before it
+//! lease may continue to publish forever, because no clock stops it. Whatever it sent before it
 //! crashed or reconnected may arrive at any later time. That order still holds is the claim that a
 //! zombie is harmless.
 //!

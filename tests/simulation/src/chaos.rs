@@ -89,8 +89,8 @@ impl State {
         }
     }
 
-    /// Suspends a process at this moment of its work, if that was planned. Returns whether it was:
-    /// then the task must yield, or it would finish its turn first.
+    /// Suspends a process at this point of its work, if that was planned. Returns whether it was:
+    /// then the task must yield, or it would finish its poll first.
     pub(crate) fn stall(&mut self, process: ProcessId, moment: Moment) -> bool {
         let Some(at) = self.armed.stalls.iter().position(|(armed, _)| *armed == moment) else { return false };
         let (_, for_ms) = self.armed.stalls.swap_remove(at);

@@ -26,7 +26,7 @@ const EVERY: u32 = 5;
 pub const SHARE_MIN: f64 = 0.9;
 
 /// Maximum number of sends of a message because its topic is silent: the first ones, and one in the
-/// session with which the relay finds out that the broker itself is well.
+/// session that shows the relay that the broker itself works.
 pub const COPIES_MAX: u32 = 3;
 
 /// The effect of a silent topic on the others.

@@ -1,5 +1,5 @@
 //! One topic comes back under a steady load with slow commits. The entries that were held meanwhile
-//! must leave while new messages of the same keys keep arriving.
+//! must be published while new messages of the same keys keep arriving.
 
 use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
@@ -23,8 +23,8 @@ const AWAY: std::ops::Range<u32> = 100..700;
 pub struct Drained {
     /// Maximum number of held entries.
     pub most: usize,
-    /// When the last one had left, in milliseconds; `None` if some were held to the end of the
-    /// load.
+    /// When the last one was published, in milliseconds; `None` if some were held until the end of
+    /// the load.
     pub at: Option<u64>,
     /// The outcome of the run.
     pub outcome: Outcome,

@@ -15,7 +15,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// A place for a process.
+/// A slot for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
     /// A relay.
@@ -65,12 +65,12 @@ const CALLS: [Call; 11] = [
     Call::Held,
 ];
 
-/// A moment in a relay's work.
+/// A point in a relay's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// It has read entries, and has not yet passed them on.
     Read,
-    /// It is handing a batch to the broker: some messages have left, the others have not.
+    /// It is handing a batch to the broker: some messages have been sent, the others have not.
     Publish,
     /// It is about to store a checkpoint.
     Checkpoint,
@@ -135,7 +135,7 @@ impl HandlerFault {
 /// An operator's decision about a dead entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Retry it as it is.
+    /// Retry it unchanged.
     Requeue,
     /// Retry it with a content that is accepted.
     Edit,
@@ -147,14 +147,14 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are times in milliseconds, counts, and what the enums above say")]
 pub enum FaultKind {
-    /// A process dies after this many more turns of its tasks; another takes its place.
+    /// A process dies after this many more polls of its tasks; another replaces it.
     Crash { slot: Slot, turns: u32 },
     /// A process is suspended, and then continues as if nothing had happened.
     Pause { slot: Slot, for_ms: u32 },
-    /// The next relay that reaches this moment is suspended for longer than its lease lasts, and
+    /// The next relay that reaches this point is suspended for longer than its lease lasts, and
     /// then continues as if nothing had happened.
     Zombie { moment: Moment, for_ms: u32 },
-    /// A process is asked to stop; another takes its place.
+    /// A process is asked to stop; another replaces it.
     Stop { slot: Slot },
     /// The next such call fails, before or after it is applied.
     Database { call: Call, is_applied: bool },
@@ -179,7 +179,7 @@ pub enum FaultKind {
     TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
     /// All subscriptions break.
     SubscriptionsLost,
-    /// The group assigns its partitions anew. Deliveries of one partition come again, to any
+    /// The group reassigns its partitions. Messages of one partition are redelivered, to any
     /// member, and earlier settlements of them do not count. Members are not notified.
     Rebalance { part: u8 },
     /// The next settlement fails, before or after it is applied.
@@ -198,7 +198,7 @@ pub enum FaultKind {
     Operator { decision: Decision },
     /// Retention runs.
     Retention,
-    /// The present state becomes the backup of the relays' database.
+    /// The current state becomes the backup of the relays' database.
     Backup,
     /// The relays' database goes back to the backup. Behind a pooler, connections do not notice.
     Restore { is_pooled: bool },

@@ -1,4 +1,4 @@
-//! The simulated processes. Each has a place, and is restarted after it has died or stopped.
+//! The simulated processes. Each has a slot, and is restarted after it has died or stopped.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,12 +36,12 @@ struct Life {
     stop: CancellationToken,
 }
 
-/// A place for a process.
+/// A slot for a process.
 #[derive(Debug)]
 struct Place {
     slot: Slot,
     life: Mutex<Option<Life>>,
-    /// Cancelled when ended processes are not replaced any more.
+    /// Cancelled when ended processes are no longer replaced.
     closing: CancellationToken,
 }
 
@@ -71,7 +71,7 @@ impl Fleet {
         Self { places, tasks }
     }
 
-    /// Acts on the process at a place, if there is one now.
+    /// Acts on the process in a slot, if there is one now.
     pub(crate) fn with(&self, slot: Slot, act: impl FnOnce(&Arc<Process>, &CancellationToken)) {
         let place = self.places.iter().find(|place| place.slot == slot);
         if let Some(Life { process, stop }) = place.and_then(|place| place.life().clone()) {
@@ -105,7 +105,7 @@ impl Fleet {
     }
 }
 
-/// Runs one process after another at a place.
+/// Runs one process after another in a slot.
 async fn keep_alive(place: Arc<Place>, world: Arc<World>, schedule: Schedule) {
     while !place.closing.is_cancelled() {
         let (id, seed) = world.lock().next_process();

@@ -36,7 +36,7 @@ pub(crate) fn history(state: &State, mut operations: Vec<Operation>, is_quiet: b
     }
 }
 
-/// Returns the messages that were undone when the database went back.
+/// Returns the messages that were lost when the database was reset to an earlier state.
 fn forgotten(state: &State) -> Forgotten {
     let messages = state.outbox.undone.iter().map(|id| id.as_uuid());
     Forgotten { messages: messages.collect(), rows: Vec::new() }
@@ -123,7 +123,7 @@ fn consumer(state: &State) -> Consumer {
 }
 
 /// Returns the resources that were not released although everything was stopped in an orderly way.
-/// A lease expires by itself, so it is no leak.
+/// A lease expires on its own, so it is not a leak.
 fn leaks(state: &State) -> Vec<Leak> {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let counts = [

@@ -1,5 +1,5 @@
 //! The unchanged relay engine and consumer runner in a simulated world: virtual time, a database, a
-//! broker and an inbox in memory, and faults at every step. One seed makes one course of events.
+//! broker and an inbox in memory, and faults at every step. One seed produces one course of events.
 //!
 //! Nothing of the engine or the runner is replaced: reader, checkpointer, broker session, driver
 //! and pipeline, key queues and workers run as tokio tasks on one thread with a paused clock. They

@@ -15,7 +15,7 @@ const QUEUES: usize = 24;
 
 /// The bounds of one relay.
 ///
-/// A page of the log and an answer about exceptions each enter the window as soon as it has any
+/// A batch of the log and an answer about exceptions each enter the window as soon as it has any
 /// room left, so either may exceed it.
 struct Bounds {
     entries: usize,

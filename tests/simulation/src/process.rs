@@ -29,9 +29,9 @@ enum Mode {
 #[derive(Debug)]
 struct State {
     mode: Mode,
-    /// Wakers of the tasks that asked for a turn while the process was paused.
+    /// Wakers of the tasks that were woken while the process was paused.
     waiting: Vec<Waker>,
-    /// The number of turns until it dies, if it is to die.
+    /// The number of polls until it dies, if a death is planned.
     turns_left: Option<u32>,
     rng: SmallRng,
 }
@@ -63,7 +63,7 @@ impl Process {
         Runtime::simulated(Arc::<Self>::clone(self))
     }
 
-    /// Suspends all of its tasks where they are. Time goes on.
+    /// Suspends all of its tasks at their current points. Time continues.
     pub fn pause(&self) {
         let mut state = self.state();
         if state.mode == Mode::Running {
@@ -80,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Kills it after this many more turns of its tasks, at any await.
+    /// Kills it after this many more polls of its tasks, at any await.
     pub fn die_after(&self, turns: u32) {
         self.state().turns_left = Some(turns);
     }

@@ -36,7 +36,7 @@ pub enum Failure {
     Memory,
     /// It did not come to rest.
     NotQuiet,
-    /// It did not stop when it was asked to.
+    /// It did not stop on request.
     NotStopped,
 }
 
@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// Runs a schedule, with one part of its surroundings broken if `breakage` says so.
+/// Runs a schedule, with one part of its environment broken if `breakage` is given.
 ///
 /// # Panics
 /// If no runtime can be made because the machine is out of memory or file descriptors.
@@ -101,7 +101,7 @@ async fn simulate(schedule: &Schedule, breakage: Option<Breakage>, is_traced: bo
         failures.push((Failure::NotStopped, format!("not everything stopped within {STOPPED_WITHIN:?}")));
     }
     broker.abort();
-    // Aborted tasks end in their next turn.
+    // Aborted tasks end at their next poll.
     pass(1).await;
     check(&world, operations, is_quiet, failures, start)
 }

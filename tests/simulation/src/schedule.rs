@@ -280,8 +280,8 @@ fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     }
 }
 
-/// Adds more messages than can leave at once: while their topic is missing and when it comes back,
-/// or scheduled for one moment.
+/// Adds more messages than can be published at once: while their topic is missing and when it comes
+/// back, or scheduled for the same time.
 fn burst(rng: &mut SmallRng, schedule: &mut Schedule) {
     let mut number = schedule.messages_len() as u32;
     let (topic, keys) = (rng.random_range(0..MISSING), rng.random_range(1..=12));

@@ -1,4 +1,4 @@
-//! Shrinks a failing schedule: leaves out everything without which it still fails.
+//! Shrinks a failing schedule: removes everything that is not needed for the failure.
 
 use crate::breakage::Breakage;
 use crate::run::{Failure, run};

@@ -12,7 +12,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates an empty one. `is_kept` says whether it keeps its text.
+    /// Creates an empty one. With `is_kept`, it keeps its text.
     #[must_use]
     pub fn new(is_kept: bool) -> Self {
         Self { lines: is_kept.then(Vec::new), ..Self::default() }

@@ -76,7 +76,7 @@ fn maintain() {
     });
 }
 
-/// Reports a page from which a filter left something out: schedules have no filters.
+/// Reports a batch from which a filter excluded entries: schedules have no filters.
 fn leave_out() {
     let name = RelayName::new("orders").unwrap();
     Telemetry::new(&name, "a database", "a broker", 1).events(vec![Event::LeftOut(1)], Duration::ZERO);

@@ -25,7 +25,7 @@ pub struct LagSeries {
     /// The time by which the lag has to be gone, unless it keeps falling; see
     /// [`LagSeries::producers_end`].
     pub limit: Duration,
-    /// The longest time for which the lag may stand still.
+    /// The longest time for which the lag may stay unchanged.
     pub reaction: Duration,
     /// The longest time for which relays may publish nothing.
     pub relay_pause: Duration,

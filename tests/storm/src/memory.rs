@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::clock;
 use crate::stage::{Role, Stage};
 
-/// The memory of a process at some time.
+/// The memory of a process at one point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct MemorySample {
     /// The time of the sample; see [`crate::clock`].

@@ -30,7 +30,7 @@ pub struct Counts {
     pub operations_unknown: usize,
     /// Rows in the outbox.
     pub messages: usize,
-    /// Messages that are gone because the database went back.
+    /// Messages that were lost because the database was reset to an earlier state.
     pub forgotten: usize,
     /// Parked entries at the end.
     pub parked: usize,
@@ -81,7 +81,7 @@ pub struct PairReport {
     pub waiting: Vec<Waiting>,
     /// Partitions and queues with messages that a consumer has not applied.
     pub unapplied: Vec<Unapplied>,
-    /// Roles with a process that did not end when it was asked to.
+    /// Roles with a process that did not end on request.
     pub unruly: Vec<&'static str>,
     /// Time for which producers were held back because consumers were far behind.
     pub held_back: Duration,
@@ -95,7 +95,7 @@ pub struct PairReport {
     pub records: Vec<Record>,
     /// Whether relays published in transactions.
     pub transactional: bool,
-    /// The tables that PostgreSQL analysed although it was told not to.
+    /// The tables that PostgreSQL analysed although this was disabled.
     pub analysed: Vec<String>,
     /// Whether the broker removed messages before a consumer had read them.
     pub removed_unread: bool,

@@ -89,9 +89,8 @@ where
     Ok(())
 }
 
-/// Goal: requests that are never carried out, and decisions with a time that is yet to come, do not
-/// keep the decisions behind them for ever. Oracle: the rows, with more of both than one statement
-/// looks at.
+/// Goal: requests that are never carried out, and decisions with a time in the future, do not keep
+/// later decisions forever. Oracle: the rows, with more of both than one statement examines.
 async fn behind<DB>(db: &Database<DB>, ago: &str) -> Outcome
 where
     DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,

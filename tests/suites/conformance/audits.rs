@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Rows that follow the decisions that the cases look for: more than one read returns.
+/// Rows that follow the decisions that the cases search: more than one read returns.
 const FOLLOWING: usize = 1_200;
 
 /// Stores the decisions of several operators about messages of two topics, two days ago: three of

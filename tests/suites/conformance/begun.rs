@@ -59,7 +59,7 @@ impl Line {
     }
 
     /// Drops a call while the answer to its BEGIN is withheld, lets the answer pass, and waits
-    /// until no session of the pool is inside a transaction. `admin` asks the server.
+    /// until no session of the pool is inside a transaction. `admin` queries the server.
     pub(crate) async fn drop_while_it_begins<T>(&self, admin: &PgPool, call: impl Future<Output = T>) {
         let sql = format!(
             "SELECT pid FROM pg_stat_activity WHERE application_name = '{}' AND state LIKE 'idle in %'",

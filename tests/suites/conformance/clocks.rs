@@ -124,10 +124,10 @@ fn order() -> Result<Message, Failure> {
     Ok(Message::new(Topic::new("orders")?, EventType::new("order.placed")?, "{}"))
 }
 
-/// Goal: one wrong clock is no reason to forget. While the server's clock is ahead by more than
-/// every retention, maintenance runs in a process from before and in one that starts. Then the
-/// clock is corrected. Oracle: the earlier message, request and saga are still known, the chunk
-/// still waits for the others, and a new message takes effect.
+/// Goal: one wrong clock deletes nothing. While the server's clock is ahead by more than every
+/// retention, maintenance runs in a process from before and in one that starts. Then the clock is
+/// corrected. Oracle: the earlier message, request and saga are still known, the chunk still waits
+/// for the others, and a new message takes effect.
 async fn days_ahead(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
@@ -190,8 +190,8 @@ async fn wait(saga: &mut Run<Postgres>, kind: i64) -> Result<(), Stop> {
 }
 
 /// Goal: while the server's clock is three days ahead, no request times out, no pause ends, and no
-/// call or message is given up for its age. Once the clock is right, each wait ends at its time.
-/// Oracle: the steps after workers have looked at them, the next turns afterwards, the age of a
+/// call or message is abandoned because of its age. Once the clock is right, each wait ends at its
+/// time. Oracle: the steps after workers have checked them, the next runs afterwards, the age of a
 /// failure.
 async fn waits(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
@@ -283,8 +283,8 @@ fn consume(
 }
 
 /// Goal: when the server's clock steps back by 20 minutes under a running process, as in a
-/// failover, a held message and a redelivered one still wait out the pauses that were noted since.
-/// Oracle: the handler runs once for each, while it runs for other messages.
+/// failover, a held message and a redelivered one still wait out the pauses that were recorded
+/// since. Oracle: the handler runs once for each, while it runs for other messages.
 async fn steps_back(stage: Stage) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;

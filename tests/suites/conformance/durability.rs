@@ -1,6 +1,6 @@
-//! Commits that wait for the disk on a server that does not ask for it. Each case has a server of
-//! its own. A commit that waits brings everything before it to the disk, so each commit has a crash
-//! of its own.
+//! Commits that wait for the disk on a server whose settings do not require it. Each case has its
+//! own server. A commit that waits brings everything before it to the disk, so each commit has its
+//! own crash.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -65,7 +65,7 @@ async fn what_was_acknowledged_survives_a_crash(stage: Stage) -> Outcome {
     crash(&server).await?;
     assert_eq!([count(&server, "inbox_message").await?, count(&server, "effect").await?], ["1", "1"]);
     let pool = PgPool::connect(&server.url()).await?;
-    // Otherwise dropping it would give the key back.
+    // Otherwise dropping it would release the key.
     std::mem::forget(claim(&pool, "leased").await?);
     pool.close().await;
     crash(&server).await?;
@@ -128,7 +128,7 @@ async fn what_was_confirmed_survives_a_crash(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Admits a message in a transaction of its own, and confirms it.
+/// Admits a message in a separate transaction, and confirms it.
 async fn confirm(server: &Cluster, how: &str) -> Outcome {
     let pool = PgPool::connect(&server.url()).await?;
     let inbox = Inbox::open(pool.clone(), InboxOptions::default()).await?;
@@ -157,9 +157,9 @@ async fn confirm(server: &Cluster, how: &str) -> Outcome {
     Ok(())
 }
 
-/// Goal: a worker's claim, the outcomes that its run goes on from, and the decision to undo survive
-/// a crash; a run that outlives the server cannot miss one of them. Oracle: the rows after a crash
-/// at each place of a saga.
+/// Goal: a worker's claim, the outcomes that its run continues from, and the decision to undo
+/// survive a crash; a run that outlives the server cannot miss one of them. Oracle: the rows after
+/// a crash at each place of a saga.
 async fn what_a_saga_goes_on_from_survives_a_crash(stage: Stage) -> Outcome {
     let server = careless(&stage, &[Line::Outbox, Line::Saga]).await?;
     for (place, expected) in [
@@ -183,9 +183,9 @@ async fn what_a_saga_goes_on_from_survives_a_crash(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a reply that was kept in a transaction of the caller's own survives a crash, whether its
-/// saga waits for it or has not come to its step. Its sender was told that it arrived, and does not
-/// send it again. Oracle: the rows after a crash.
+/// Goal: a reply that was stored in the caller's own transaction survives a crash, whether its saga
+/// waits for it or has not reached its step. Its sender got an acknowledgement, and does not send
+/// it again. Oracle: the rows after a crash.
 async fn a_kept_reply_survives_a_crash(stage: Stage) -> Outcome {
     let server = careless(&stage, &[Line::Outbox, Line::Saga]).await?;
     for (name, is_awaited, kept) in [("early", false, "1"), ("awaited", true, "2")] {
@@ -229,7 +229,7 @@ async fn wait_for_its_reply(server: &Cluster, sagas: &Sagas<Postgres>, name: &st
     waits?
 }
 
-/// Starts the saga of this name, and runs it until it comes to the place of the same name.
+/// Starts the saga of this name, and runs it until it reaches the point of the same name.
 async fn run_to(server: &Cluster, place: &'static str) -> Outcome {
     let pool = PgPool::connect(&server.url()).await?;
     let is_there = Arc::new(Notify::new());
@@ -243,7 +243,7 @@ async fn run_to(server: &Cluster, place: &'static str) -> Outcome {
     Ok(came?)
 }
 
-/// Opens sagas whose code stays at one place for ever. Nothing renews a lease meanwhile.
+/// Opens sagas whose code stays at one point forever. Nothing renews a lease meanwhile.
 async fn sagas(
     pool: &PgPool,
     place: &'static str,
@@ -292,7 +292,7 @@ async fn progress(server: &Cluster, name: &str) -> Result<String, tests::Failure
     server.text(&sql).await
 }
 
-/// Crashes the server after a commit that does not wait, and demands that this one is gone.
+/// Crashes the server after a commit that does not wait, and checks that this commit is lost.
 async fn crash(server: &Cluster) -> Outcome {
     server.execute("INSERT INTO unprotected VALUES ('plain')").await?;
     server.crash().await?;

@@ -1,6 +1,6 @@
-//! Commits on SQLite that wait for the disk, on connections of a service that does not ask for it
-//! (`PRAGMA synchronous`). What a commit has waited for cannot be seen without a power loss, so the
-//! cases read the setting with which it runs.
+//! Commits on SQLite that wait for the disk, on connections of a service that does not set it
+//! (`PRAGMA synchronous`). Whether a commit has waited cannot be seen without a power loss, so the
+//! cases read the setting of its connection.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,8 @@ async fn pool(stage: &Stage, synchronous: SqliteSynchronous, size: u32) -> Resul
     Ok(SqlitePoolOptions::new().max_connections(size).connect_with(options).await?)
 }
 
-/// Reads the setting of a connection. Never as a prepared statement, which would remember it.
+/// Reads the setting of a connection. It must not be prepared, because a prepared statement would
+/// return the old value.
 async fn synchronous(connection: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     sqlx::raw_sql("PRAGMA synchronous").fetch_one(connection).await?.try_get(0)
 }
@@ -145,9 +146,9 @@ async fn every_commit_of_a_worker_waits(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: an inbox and sagas refuse a transaction of the caller's own whose commit could be lost
-/// after it was acknowledged; the error says the setting, the limit and the remedy. A producer
-/// decides for itself. Oracle: the text of the error.
+/// Goal: an inbox and sagas refuse a caller's own transaction whose commit could be lost after it
+/// was acknowledged; the error names the setting, the limit and the remedy. A producer decides for
+/// itself. Oracle: the text of the error.
 async fn a_transaction_of_ones_own_that_does_not_wait_is_refused(stage: Stage) -> Outcome {
     let pool = pool(&stage, SqliteSynchronous::Normal, 1).await?;
     for (level, found) in [(1, "is 1 (NORMAL)"), (0, "is 0 (OFF)")] {

@@ -120,7 +120,7 @@ fn viewer() -> Operator {
     Operator::new("ann", Role::Viewer)
 }
 
-/// Goal: no call of an operator to an inbox waits for ever. Oracle: each fails within its limit,
+/// Goal: no call of an operator to an inbox waits forever. Oracle: each fails within its limit,
 /// with an error that permits another try; and none of the decisions was stored.
 async fn each_call(stage: Stage) -> Outcome {
     let scene = Scene::open(&stage).await?;
@@ -233,10 +233,10 @@ impl Progress for Quiet {
     fn waiting(&self, _: usize, _: Duration) {}
 }
 
-/// Goal: the operator's own statement may take any time, but not the time of a host that is gone.
-/// Oracle: the comparison may fail, because there is no broker, but not because a statement takes
-/// longer than the limit of a call, even if no connection is left to check the server with. With
-/// lost packets, it fails because of the statement.
+/// Goal: the operator's own statement may take any time, but does not wait for a host that has
+/// disappeared. Oracle: the comparison may fail, because there is no broker, but not because a
+/// statement takes longer than the limit of a call, even if no connection is left to check the
+/// server with. With lost packets, it fails because of the statement.
 async fn effects(stage: Stage) -> Outcome {
     let mut scene = Scene::open(&stage).await?;
     let admin = scene.url.clone();

@@ -69,7 +69,7 @@ fn main() -> std::process::ExitCode {
 }
 
 /// Places an order, and tries again while the database is down. An order whose commit got no answer
-/// may or may not be in the database; the checker counts the orders that are there.
+/// may or may not be in the database; the checker counts the stored orders.
 async fn place_patiently(workload: &Workload<Postgres>, key: &str) -> Outcome {
     eventually("an order is placed", || async { Ok(workload.place(key).await.ok()) }).await
 }
@@ -132,7 +132,7 @@ async fn a_stopped_broker_confirms_nothing_it_does_not_hold(
 
 /// Goal: G8, for a broker that may forget: when it stops, every submission still gets its one
 /// receipt, and missing confirmations are the broker's fault. Oracle: the receipts. Confirmed
-/// messages need not survive the stop, because ElasticMQ forgets them even in an orderly stop
+/// messages do not have to survive the stop, because ElasticMQ forgets them even in an orderly stop
 /// (docs/reliability.md).
 async fn a_stopped_broker_leaves_no_submission_without_a_receipt(
     stage: Stage,
@@ -148,8 +148,8 @@ struct Outage {
     confirmed: BTreeSet<u64>,
 }
 
-/// Publishes while the broker stops, demands one receipt for each submission, and starts the broker
-/// again.
+/// Publishes while the broker stops, checks that each submission gets one receipt, and starts the
+/// broker again.
 async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result<Outage, tests::Failure> {
     const COUNT: u64 = 400;
     let topic = broker.topic_name(stage, "outage");

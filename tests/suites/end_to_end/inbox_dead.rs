@@ -22,8 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 const KEY_IN_ORDER: &str = "dead_letters_of_a_key_are_decided_about_in_order_of_arrival";
 
 /// Goal: a plan takes the dead letters of a key in the order of their arrival, in spite of wrong
-/// clocks. A discard goes through them backwards, because once the first one is gone the next could
-/// take effect. Oracle: the program's output, and the audit.
+/// clocks. A discard goes through them backwards, because once the first one is discarded the next
+/// could take effect. Oracle: the program's output, and the audit.
 async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;

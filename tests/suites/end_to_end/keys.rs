@@ -1,4 +1,4 @@
-//! `relay keys`: an operator's decisions about idempotency keys whose holder is gone.
+//! `relay keys`: an operator's decisions about idempotency keys whose holder has disappeared.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ const WAITING: i64 = 10_000;
 /// New messages in each transaction.
 const BATCH: i64 = 20;
 const BETWEEN_BATCHES: Duration = Duration::from_millis(20);
-/// New messages between two looks at the number of held ones: what is written in a second.
+/// New messages between two counts of the held ones: the number written in a second.
 const BETWEEN_LOOKS: i64 = 1_000;
 /// Maximum time until none is held. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -108,11 +108,11 @@ async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
 
 /// Counts the held messages whenever a number of new ones has been written, until none is held.
 /// Begins when their number falls for the first time: until then the topic is still blocked, and
-/// new messages are held as well. Returns the number at each look.
+/// new messages are held as well. Returns the number at each count.
 ///
 /// # Errors
-/// The number grew by more than what was written between two looks, so the relay did not only stand
-/// still for a moment on a busy machine; or some are still held after a long time.
+/// The number grew by more than the messages written between two counts, so the relay did not only
+/// pause briefly on a busy machine; or some are still held after a long time.
 async fn look_until_none_is_held(
     database: &Database<Postgres>,
     mut written: watch::Receiver<i64>,

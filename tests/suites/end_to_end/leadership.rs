@@ -43,8 +43,8 @@ pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect
     standby.stop().await
 }
 
-/// Suspends a process at a moment when it holds no database lock. SQLite has one lock for all
-/// writers, so no other process could write while the lock's owner is suspended.
+/// Suspends a process while it holds no database lock. SQLite has one lock for all writers, so no
+/// other process could write while the lock's owner is suspended.
 async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) -> Outcome {
     eventually("the process is stopped outside of a transaction", async || {
         process.signal("STOP").await?;
@@ -57,9 +57,9 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
     .await
 }
 
-/// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby need not wait for
-/// the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the test; the
-/// checker; nothing is sent again, because the cursor was stored last.
+/// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby does not have to
+/// wait for the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the
+/// test; the checker; nothing is sent again, because the cursor was stored last.
 pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

@@ -242,7 +242,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
         answered += 1;
     }
     assert_eq!(answered, PROBES);
-    // Silent connections are closed, whatever comes after them.
+    // Silent connections are closed, whatever follows them.
     eventually("all silent connections are closed", || {
         silent.retain(is_open);
         let closed = silent.is_empty();

@@ -14,7 +14,7 @@ use crate::commands::refusals::refusal;
 const RELAY: &str = "orders";
 
 /// Goal: the relay picks up a rotated database password from its file without a restart. Oracle:
-/// the old password is refused and every session of the user is gone; a message placed afterwards
+/// the old password is refused and every session of the user has ended; a message placed afterwards
 /// still takes effect through the same process.
 pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;

@@ -198,7 +198,7 @@ async fn refused_alone(stage: Stage) -> Outcome {
 }
 
 /// Goal: a run with `--once` ends: it publishes what it can, and does not wait for an operator.
-/// Oracle: the records of the healthy pipeline, exit code 2, and the command that helps.
+/// Oracle: the records of the healthy pipeline, exit code 2, and the suggested command.
 async fn once_waits_for_nobody(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let empty = Database::<Postgres>::empty(&stage).await?;

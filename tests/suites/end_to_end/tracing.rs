@@ -81,7 +81,7 @@ where
         let _guard = tracing::subscriber::set_default(subscriber);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         if let Ok(runtime) = runtime {
-            // The receiver is gone if the case has failed.
+            // The receiver was dropped if the case has failed.
             let _ = done.send(runtime.block_on(work));
         }
     });
@@ -124,7 +124,7 @@ async fn linked_spans(stage: Stage) -> Outcome {
         .await?;
     producer.flush().await?;
 
-    // The relay retries when the collector is busy for a moment.
+    // The relay retries if the collector is briefly busy.
     collector.turn_away(1);
     let process = RelayProcess::start(&stage, &config)?;
     process.tells("exporting to OpenTelemetry").await?;
@@ -206,7 +206,7 @@ fn sum(metric: &Metric) -> Option<f64> {
     }
 }
 
-/// Checks that the relay's span has a trace of its own, and is linked to the producer's span.
+/// Checks that the relay's span has its own trace, and is linked to the producer's span.
 fn assert_linked(sent: &Span, placed: &Span) {
     assert_eq!(sent.kind, 3, "a client's span");
     assert!(sent.parent_span_id.is_empty() && sent.trace_id != placed.trace_id, "{sent:?}");

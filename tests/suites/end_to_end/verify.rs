@@ -108,8 +108,8 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
     Ok(())
 }
 
-/// Goal: a pipeline that cannot be compared hides neither the losses of another one nor that it was
-/// not compared. Oracle: exit codes and findings, with and without a loss.
+/// Goal: a pipeline that cannot be compared is reported as such, and does not hide the losses of
+/// another one. Oracle: exit codes and findings, with and without a loss.
 pub(crate) async fn a_pipeline_that_is_away_hides_no_loss<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,

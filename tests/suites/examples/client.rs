@@ -18,7 +18,7 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// Sends one request over a connection of its own.
+/// Sends one request over a separate connection.
 pub(crate) async fn send(address: &str, request: Request<Body>) -> Result<Answer, Failure> {
     let (mut sender, connection) = handshake(TokioIo::new(TcpStream::connect(address).await?)).await?;
     let connection = tokio::spawn(connection);

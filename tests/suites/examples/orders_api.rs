@@ -132,7 +132,7 @@ impl Shop {
     }
 }
 
-/// Demands that a response says that the request is running, and when to try again.
+/// Checks that a response reports that the request is running, and when to try again.
 fn in_flight(answer: &Answer) -> Outcome {
     assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "idempotency_key_in_flight"));
     let after: u64 = answer.header("retry-after").ok_or("no Retry-After")?.parse()?;

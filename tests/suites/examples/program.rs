@@ -72,7 +72,7 @@ impl Running {
         Ok(Self { child: command.kill_on_drop(true).spawn()?, address: String::new() })
     }
 
-    /// Starts a web service on a port of its own. It is listening on return.
+    /// Starts a web service on its own port. It is listening on return.
     pub(crate) async fn serve(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
         let mut running = Self::start(stage, name, &[settings, &[("LISTEN", "127.0.0.1:0")]].concat())?;
         let mut line = String::new();
@@ -83,7 +83,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Kills the program, and waits until it is gone.
+    /// Kills the program, and waits until it has ended.
     pub(crate) async fn kill(mut self) -> Outcome {
         Ok(self.child.kill().await?)
     }
@@ -98,7 +98,7 @@ impl Running {
         self.ended().await
     }
 
-    /// Waits until the program has ended by itself.
+    /// Waits until the program has ended on its own.
     pub(crate) async fn ended(mut self) -> Result<ExitStatus, Failure> {
         Ok(tokio::time::timeout(PATIENCE, self.child.wait()).await??)
     }

@@ -103,7 +103,7 @@ async fn charge(
         }
     };
     let mut answers = provider.answers.subscribe();
-    // The sender cannot be gone, because the provider outlives every call.
+    // The sender cannot have been dropped, because the provider outlives every call.
     let _ = answers.wait_for(|answers| *answers).await;
     (StatusCode::CREATED, answer)
 }

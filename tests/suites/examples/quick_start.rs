@@ -78,8 +78,8 @@ const EVIDENCE: &str = "exec 2>&1; export PGCONNECT_TIMEOUT=10 PGOPTIONS='-c sta
     -c 'SELECT * FROM outbox_node' -c 'SELECT consumer, message_id FROM inbox_message' \
     -c 'SELECT * FROM invoice'; tail -n 20 \"$OUTBOX_SERVICES_DIR\"/kafka/logs/server.log";
 
-/// Goal: a user who follows the document line by line sees what it prints, on servers that it
-/// starts and stops itself. Oracle: each exit code, and each printed line.
+/// Goal: a user who follows the document line by line sees the documented output, on servers that
+/// it starts and stops itself. Oracle: each exit code, and each printed line.
 async fn document(_: Stage) -> Outcome {
     // PostgreSQL runs as another user, who must be able to enter the folder.
     let everybody = fs::Permissions::from_mode(0o755);

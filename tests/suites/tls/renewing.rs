@@ -23,16 +23,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(name, &needs, move |stage| replaced(stage, place))
     };
     let kafka = case(Place::Kafka, &[Backend::Xtask, Backend::TlsFiles]);
-    // A FIFO queue redelivers what a cut connection had received only after the visibility timeout.
+    // A FIFO queue redelivers messages of a cut connection only after the visibility timeout.
     let sqs = case(Place::Sqs, &[]);
     let mut trials = at_night(vec![kafka, sqs]);
     trials.push(case(Place::Rabbitmq, &[]));
     trials
 }
 
-/// Goal: database and broker get certificates of another authority, a moment later their clients do
-/// too, and nothing needs a restart. Oracle: servers that know only the new authority; the effect
-/// of every order, through the same relay and the same consumer.
+/// Goal: database and broker get certificates of another authority, shortly afterwards their
+/// clients do as well, and nothing needs a restart. Oracle: servers that know only the new
+/// authority; the effect of every order, through the same relay and the same consumer.
 async fn replaced(stage: Stage, place: Place) -> Outcome {
     let authority = Authority::new()?;
     let files = ClientFiles::new(&stage, &authority)?;

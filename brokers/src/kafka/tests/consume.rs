@@ -204,8 +204,8 @@ async fn a_commit_that_fails_is_repeated_although_nothing_more_comes() {
     reached(&config, &[3]).await;
 }
 
-/// Goal: a member that is stopped while its group assigns partitions leaves nothing to be delivered
-/// again. Oracle: the group's offsets.
+/// Goal: a member that is stopped while its group assigns partitions causes no redelivery. Oracle:
+/// the group's offsets.
 #[tokio::test]
 async fn the_last_commit_waits_for_a_group_that_assigns_its_partitions() {
     let (mock, config) = cluster(1);
@@ -219,8 +219,9 @@ async fn the_last_commit_waits_for_a_group_that_assigns_its_partitions() {
     reached(&config, &[3]).await;
 }
 
-/// Goal: a record that arrives while its reader stops is left to the next one. Oracle: what that
-/// one receives. Only the coordinator is slow, so the record is there before the last commit ends.
+/// Goal: a record that arrives while its reader stops is left to the next reader. Oracle: the
+/// records that it receives. Only the coordinator is slow, so the record arrives before the last
+/// commit ends.
 #[tokio::test]
 async fn a_record_that_arrives_during_the_last_commit_is_not_passed() {
     let mock = Mock::start(2).unwrap();
@@ -259,8 +260,8 @@ async fn a_last_commit_that_is_refused_for_good_is_an_error() {
     assert!(error.to_string().contains("offsets not committed"), "{error}");
 }
 
-/// Goal: no subscription keeps a partition that it does not read. Oracle: what it returns, and what
-/// the next one reads.
+/// Goal: no subscription keeps a partition that it does not read. Oracle: the records that it
+/// returns, and those that the next one reads.
 async fn refused<F: Future<Output = Box<dyn Subscription>>>(
     offset_fetch: ResponseError,
     subscribe: impl Fn(Config) -> F,

@@ -34,7 +34,7 @@ pub(in crate::kafka) struct Network {
 }
 
 impl Network {
-    /// Leads to this cluster. It ends with the process.
+    /// Starts a proxy in front of this cluster. It ends with the process.
     pub(in crate::kafka) fn to(mock: &Mock) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -130,8 +130,8 @@ async fn end(subscription: &mut Box<dyn message::Subscription>) -> SubscriptionE
     tokio::time::timeout(LONG, ends).await.expect("it ends")
 }
 
-/// Goal: a batch that not skipped is not passed over, and what lies before it takes effect.
-/// Oracle: what arrives, the committed offset, and what arrives once the batch can be read.
+/// Goal: a damaged batch is not skipped, and the messages before it take effect. Oracle: the
+/// arrivals, the committed offset, and the arrivals once the batch can be read.
 async fn not_passed_over(harm: Harm) {
     let (mock, config) = cluster(1);
     for n in 0..3 {

@@ -78,7 +78,7 @@ fn metadata(port: u16) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_advertised_address_that_cannot_be_reached_is_named() {
-    // Nothing listens on the port once this socket is gone.
+    // Nothing listens on the port once this socket is closed.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let config = Config::new([advertises(port).to_string()]);
     let found = listeners(&config).await.unwrap();
@@ -96,7 +96,7 @@ async fn every_advertised_address_of_a_cluster_is_reached() {
     assert_eq!(reached, [1, 2, 3], "{found:?}");
 }
 
-/// The session opens, because the bootstrap server answers; nothing can leave.
+/// The session opens, because the bootstrap server answers, but nothing can be sent.
 #[tokio::test]
 async fn a_session_tells_which_address_it_cannot_reach() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -1,7 +1,7 @@
-//! Random sequences of events for everything that decides what a member reads: the real
-//! [`Reading`], [`Ahead`] and [`Ledger`], on a model of librdkafka and of the group. Partitions
-//! come and go while the consumer is fast, slow or stopped. In the end every message was handled,
-//! and the member never prefetched more than fits.
+//! Random sequences of events for all parts that decide what a member reads: the real [`Reading`],
+//! [`Ahead`] and [`Ledger`], on a model of librdkafka and of the group. Partitions come and go
+//! while the consumer is fast, slow or stopped. In the end every message was handled, and the
+//! member never prefetched more than fits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
@@ -18,12 +18,12 @@ const PARTITIONS: i32 = 4;
 const PREFETCH_LEN: usize = 6;
 const COURSES: u64 = 2_000;
 const EVENTS: usize = 120;
-/// Maximum turns until everything is quiet, once the consumer takes everything.
+/// Maximum iterations until everything is quiet, once the consumer takes everything.
 const QUIET_TURNS: usize = 200;
 /// Empty polls in a row after which the queue counts as empty.
 const EMPTY_MAX: usize = 16;
 
-/// A part of the adapter that is left out on purpose.
+/// A part of the adapter that a test disables on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Omission {
     Nothing,
@@ -137,7 +137,8 @@ impl Scene {
         }
     }
 
-    /// Discards what was fetched of a partition, to fetch it again from the application's position.
+    /// Discards the fetched records of a partition, to fetch them again from the application's
+    /// position.
     fn invalidate(&mut self, partition: i32) {
         *self.versions.entry(partition).or_default() += 1;
         if let Some(fetch) = self.assigned.get_mut(&partition) {
@@ -201,7 +202,7 @@ impl Scene {
         *committed = offset.max(*committed);
     }
 
-    /// Runs a turn of the subscription's thread.
+    /// Runs an iteration of the subscription's thread.
     fn turn(&mut self) {
         for ((_, partition), offset) in self.ledger.moved() {
             if self.given.contains(&partition) {

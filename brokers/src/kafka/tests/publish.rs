@@ -64,7 +64,7 @@ async fn an_unknown_topic_is_the_operators_and_named_at_once() {
 }
 
 /// Goal: a large message that probes a missing topic again and again ends no session. Oracle: the
-/// receipts of its chunks and of another key, and the message, once its topic is there.
+/// receipts of its chunks and of another key, and the message, once its topic exists.
 #[tokio::test]
 async fn a_message_in_chunks_for_a_missing_topic_leaves_the_session_to_others() {
     let (mock, config) = cluster(1);
@@ -332,7 +332,7 @@ async fn a_confirmation_that_names_no_place_is_unknown_and_ends_the_session() {
     let (mut publisher, mut received) = session(&connector).await;
     publisher.submit(batch(0, [keyed(TOPIC, "a", "1")])).await;
     assert_eq!(classified(&take(&mut received, 1).await[0]), Ok(()));
-    // librdkafka considers a duplicate stored. This one is not: the mock cluster has not looked at
+    // librdkafka treats a duplicate as stored. This one is not: the mock cluster has not examined
     // it.
     let duplicate = ResponseError::RD_KAFKA_RESP_ERR_DUPLICATE_SEQUENCE_NUMBER;
     mock.request_errors(ApiKey::Produce, &[duplicate]).unwrap();

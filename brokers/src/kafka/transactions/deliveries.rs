@@ -85,7 +85,7 @@ impl ClientContext for Deliveries {
 }
 
 impl ProducerContext<NoCustomPartitioner> for Deliveries {
-    /// The record's place.
+    /// The record's place in the batch.
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, place: usize) {

@@ -37,12 +37,12 @@ pub struct TransactionFacts {
     /// `transaction.max.timeout.ms`, or the reason why it is unknown.
     pub timeout_max: Result<Duration, String>,
     /// The transactional id under which this user began transactions, beside those of the relay, or
-    /// the reason why it could not. Not asked before the cluster's first transaction: the request
-    /// itself would create [`STATE_TOPIC`] with the replication configured at that time.
+    /// the reason why it could not. Not requested before the cluster's first transaction: the
+    /// request itself would create [`STATE_TOPIC`] with the replication configured at that time.
     pub may_begin: Option<Result<String, InspectError>>,
 }
 
-/// Asks the cluster what the transactions of this relay depend on. Cancel-safe.
+/// Queries the settings of the cluster that the transactions of this relay depend on. Cancel-safe.
 ///
 /// # Errors
 /// [`InspectError`] when the cluster does not answer, or a setting or the credentials are wrong.

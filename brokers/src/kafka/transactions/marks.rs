@@ -59,8 +59,8 @@ pub(super) struct Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// Ensures that the topic exists and keeps what is written to it. Blocks, on a thread that may
-    /// block inside `runtime`.
+    /// Ensures that the topic exists and keeps its records. Blocks, on a thread that may block
+    /// inside `runtime`.
     ///
     /// # Errors
     /// The operator's error when the topic is missing although marks were written, or has other
@@ -80,7 +80,9 @@ impl Marks<'_> {
             }
             None => {
                 return Err(self.refused(
-                    "is missing, although transactions were committed with it: restore it. Without it, nobody knows which messages were published; docs/kafka-exactly-once.md says how to start over, which may publish copies",
+                    "is missing, although transactions were committed with it: restore it. Without it, it \
+                     is unknown which messages were published; docs/kafka-exactly-once.md says how to start \
+                     over, which may publish copies",
                 ));
             }
         }
@@ -184,9 +186,9 @@ impl Marks<'_> {
         }
     }
 
-    /// Returns where the topic begins and ends. Uses the end of what is written, not of what is
-    /// committed. Any open transaction hides everything behind its first record, and a mark there
-    /// would be missed. Waits until nothing is hidden.
+    /// Returns where the topic begins and ends. Uses the end of the written records, not of the
+    /// committed ones. Any open transaction hides everything behind its first record, and a mark
+    /// there would be missed. Waits until nothing is hidden.
     fn ends(&self, reader: &Reader, deadline: Instant) -> Result<(i64, i64), PublishError> {
         let everything = self.consumer("read_uncommitted")?;
         let timeout = self.config.connect_timeout();
@@ -211,8 +213,8 @@ impl Marks<'_> {
     fn consumer(&self, isolation: &str) -> Result<Reader, PublishError> {
         let mut client = self.config.client().map_err(operator)?;
         client
-            // The client requires a group's name; nothing is committed, so no such group comes into
-            // being.
+            // The client requires a group's name; nothing is committed, so the group is never
+            // created.
             .set("group.id", format!("{}-marks", self.config.client_id))
             .set("auto.offset.reset", "error")
             .set("enable.auto.commit", "false")

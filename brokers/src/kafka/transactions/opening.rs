@@ -26,8 +26,8 @@ use crate::kafka::connector::{operator, producer};
 use crate::kafka::fault;
 use crate::kafka::suspects::{Singles, Suspects};
 
-/// Minimum time allowed for `init_transactions`: it waits for the transaction that was left open to
-/// end.
+/// Minimum time allowed for `init_transactions`: it waits until a transaction that was left open
+/// has ended.
 const INIT_MIN: Duration = Duration::from_secs(20);
 /// Interval at which to check whether the caller still waits for it.
 const INIT_TURN: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ impl Opening {
         let marks_topic = self.marks_topic();
         let timeout = TransactionalConnector::timeout(self.scope.timeout);
         let producers = self.producers(timeout)?;
-        // Only after all producers are there: then no fenced producer can add a mark.
+        // Only after all producers exist: then no fenced producer can add a mark.
         let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
         let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);
@@ -116,8 +116,8 @@ impl Opening {
     }
 }
 
-/// Runs blocking work on a thread of its own. The weak pointer given to it is dead once the caller
-/// no longer waits for the result, which is then dropped.
+/// Runs blocking work on a separate thread. The weak pointer given to it is dead once the caller no
+/// longer waits for the result, which is then dropped.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Weak<()>) -> Result<T, PublishError> + Send + 'static,
 ) -> Result<T, PublishError> {
@@ -155,7 +155,8 @@ pub(super) fn client(
     Ok(client)
 }
 
-/// Creates a producer with this id and fences off its predecessor. Stops when the asker is gone.
+/// Creates a producer with this id and fences off its predecessor. Stops when the caller no longer
+/// waits.
 pub(super) fn begin(
     client: &ClientConfig,
     id: String,

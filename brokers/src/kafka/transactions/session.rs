@@ -1,7 +1,7 @@
 //! A session: two producers that take turns.
 //!
-//! A producer cannot begin a transaction before its last one is committed, and the brokers take a
-//! while to write that down everywhere. So transactions alternate between the two producers.
+//! A producer cannot begin a transaction before its last one is committed, and the brokers need
+//! some time to record the commit everywhere. So transactions alternate between the two producers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender};
@@ -45,7 +45,7 @@ impl Session {
         self.turn.fetch_xor(1, Ordering::AcqRel)
     }
 
-    /// Makes a producer write a mark behind what it has sent, and commit both.
+    /// Makes a producer write a mark after its messages, and commit both.
     pub(super) async fn commit(&self, producer: usize, mark: TransactionMark) -> Result<(), PublishError> {
         let (answer, answered) = oneshot::channel();
         let commands = self.producers.get(producer).ok_or_else(lost)?;

@@ -1,6 +1,6 @@
 //! The thread that owns a producer and its open transaction.
 //!
-//! All of librdkafka's functions for transactions block, so they have a thread of their own.
+//! All of librdkafka's functions for transactions block, so they run on a separate thread.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// `init_transactions` does so in any case.
 const ABORT_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum wait for the cluster to say why a topic does not answer.
+/// Maximum wait for the cluster's reason why a topic does not answer.
 const METADATA_MAX: Duration = Duration::from_secs(2);
 
 /// A request to a session.
@@ -157,8 +157,8 @@ impl Worker {
         }
     }
 
-    /// Puts a batch into the transaction. On failure the session is over; the error names the
-    /// messages that are known to be to blame.
+    /// Puts a batch into the transaction. On failure the session ends; the error names the messages
+    /// that are known to be at fault.
     fn fill(&mut self, batch: &[Submission]) -> Result<(), Blamed> {
         let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
         let mut blamed = Blamed::new();
@@ -221,7 +221,7 @@ impl Worker {
     }
 
     /// Sends a batch and waits until the brokers have all of it. The error is `None` when the
-    /// outcomes of the records say more.
+    /// outcomes of the records are more specific.
     fn send(&mut self, batch: &[Submission]) -> Result<(), Option<PublishError>> {
         let begun_at = Instant::now();
         let deadline = begun_at + self.patience;
@@ -264,8 +264,8 @@ impl Worker {
         partitions.any(|partition| partition.leader() < 0)
     }
 
-    /// Ends the session after a batch that did not arrive completely. Returns which messages are to
-    /// blame.
+    /// Ends the session after a batch that did not arrive completely. Returns the messages at
+    /// fault.
     fn blame(&mut self, batch: &[Submission]) -> Blamed {
         let mut blamed = Blamed::new();
         let Some(producer) = &self.producer else { return blamed };
@@ -330,8 +330,8 @@ impl Worker {
             // Nothing was in flight behind a message that was sent alone: the refusal is its own.
             blamed.retain(|_, error| self.singles.is_some() && error.fault() == Fault::Message);
         } else if self.singles.is_none() && reason.is_some() {
-            // A refusal of a batch identifies no message; a missing or silent topic is still to
-            // blame.
+            // A refusal of a batch identifies no message; a missing or silent topic is still at
+            // fault.
             blamed.retain(|_, error| error.scope() == message::FaultScope::Topic);
         }
         let reason = reason.unwrap_or_else(|| {
@@ -392,7 +392,7 @@ impl Worker {
     }
 }
 
-/// Errors of messages, by their place in the batch.
+/// Errors of messages, by their position in the batch.
 type Blamed = HashMap<usize, PublishError>;
 
 /// Waits until the brokers have everything. Fails if they do not.

@@ -21,7 +21,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// match the type is dead-lettered at once.
     ///
     /// A closure brings state. Each call gets its own clone of what the closure captured by move,
-    /// so what a call changes in it is lost: a `HashSet` of orders that were seen stays empty.
+    /// so its changes are lost after the call: a `HashSet` of orders that were seen stays empty.
     /// Capture an `Arc` or another handle that is cheap to clone, and keep in the database what
     /// must be remembered. The type of `tx` must be written out.
     ///

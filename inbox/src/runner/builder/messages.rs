@@ -19,8 +19,8 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     /// A redelivery must yield the same id. Derive it with
     /// [`MessageId::derived`](message::MessageId::derived) from the event's own time and id, never
     /// from the clock. That time decides whether the inbox still accepts the message: it refuses
-    /// one that is older than its retention or from the future. For an event without a time of its
-    /// own use [`Malformed::timestamp`], which a redelivery repeats.
+    /// one that is older than its retention or from the future. For an event without its own time
+    /// use [`Malformed::timestamp`], which a redelivery repeats.
     ///
     /// ```
     /// use message::{ForeignMessage, Malformed, MessageId};

@@ -80,9 +80,9 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Sets how often the consumer tells the broker that deliveries are still being worked on; by
-    /// default 10 s, or a third of the subscription's visibility timeout if that is less; at least
-    /// 1 ms. An interval above half of that timeout is refused when the consumer runs:
+    /// Sets the interval at which the consumer extends the visibility timeout of deliveries in
+    /// hand; by default 10 s, or a third of the subscription's visibility timeout if that is less;
+    /// at least 1 ms. An interval above half of that timeout is refused when the consumer runs:
     /// [`RunError::KeepAliveTooSeldom`](crate::RunError::KeepAliveTooSeldom).
     #[must_use]
     pub fn keep_alive_interval(mut self, interval: Duration) -> Self {

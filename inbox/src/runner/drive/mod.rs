@@ -64,7 +64,7 @@ pub(super) struct Drive<S> {
     unsettled: BTreeSet<DeliveryToken>,
     session: u64,
     /// Number of deliveries received in the current session, by place (a partition, a queue);
-    /// without those that ended as duplicates or as chunks that are kept.
+    /// without those that ended as duplicates or as stored chunks.
     seen: HashMap<String, usize>,
     /// Cancelled when the current session is lost, because its waiting deliveries are repeated; and
     /// at a stop, but only when nothing is received any more. Otherwise the next message of a key
@@ -158,7 +158,8 @@ impl<S: Store> Drive<S> {
                 }
                 Step::KeepAlive => {
                     self.keep_alive().await;
-                    // A call as long as the interval would take every turn from finished work.
+                    // If a call took as long as the interval, finished work would never be
+                    // processed.
                     keep_alive.reset();
                 }
                 Step::AskLag => self.ask_lag(),
@@ -208,7 +209,7 @@ impl<S: Store> Drive<S> {
     /// Returns whether another process may have had a delivery in hand when it ended: the broker
     /// flags a redelivery, or the delivery is among the first of its place. Kafka flags nothing. Of
     /// the messages that it redelivers, a process had at most `prefetch` in hand. The others were
-    /// settled behind one that was not, and come as duplicates or as chunks that are kept.
+    /// settled after one that was not, and arrive as duplicates or as stored chunks.
     fn is_suspect(&mut self, delivery: &Delivery) -> bool {
         let place = place_of(delivery);
         let seen = match self.seen.get_mut(place) {

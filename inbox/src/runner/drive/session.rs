@@ -9,8 +9,8 @@ use crate::error_text::error_text;
 use crate::runner::run_error::RunError;
 use crate::runner::store::Store;
 
-/// Default interval at which a consumer tells the broker that deliveries are being worked on. It is
-/// shorter if the subscription requires that.
+/// Default interval at which a consumer extends the visibility timeout of deliveries in hand. It is
+/// shorter if the subscription requires this.
 pub(super) const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(10);
 
 impl<S: Store> Drive<S> {
@@ -40,7 +40,7 @@ impl<S: Store> Drive<S> {
         if let Err(error) = subscription.stop_receiving().await {
             tracing::warn!(
                 error = error_text(&error),
-                "the broker goes on delivering until the session ends"
+                "the broker continues to deliver until the session ends"
             );
         }
     }
@@ -69,7 +69,7 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// Ends a session after an error; the next one begins by itself.
+    /// Ends a session after an error; the next one begins automatically.
     pub(super) fn lost(&mut self, error: &message::SubscriptionError) {
         self.worker.meter.session_lost();
         self.broker_session.lost(error);

@@ -54,7 +54,7 @@ impl<S: Store> Drive<S> {
     }
 
     /// Returns how a delivery is settled: `None` for one of a lost session, because its token is no
-    /// longer valid, and the message comes again.
+    /// longer valid, and the message is redelivered.
     fn settlement(&mut self, held: &Held, done: Option<Done>) -> Option<Settlement> {
         let token = held.delivery.token;
         if held.session != self.session || !self.unsettled.contains(&token) {
@@ -67,7 +67,11 @@ impl<S: Store> Drive<S> {
         match Settlement::done(&held.delivery, proof) {
             Ok(settlement) => Some(settlement),
             Err(error) => {
-                tracing::error!(error = error_text(&error), "handed back: the proof is another message's");
+                tracing::error!(
+                    error = error_text(&error),
+                    "handed back: the proof belongs to another \
+                                                             message"
+                );
                 Some(Settlement::release(token))
             }
         }
@@ -99,7 +103,7 @@ impl<S: Store> Drive<S> {
         }
     }
 
-    /// Gives what no worker has begun back to the broker.
+    /// Returns deliveries that no worker has begun to the broker.
     pub(super) async fn release_queued(&mut self) {
         let mut queued = self.key_queues.drain();
         queued.extend(self.batchable.drain(..));

@@ -42,7 +42,7 @@ impl HeldCourse {
 
 /// The consequence of a failed redrive.
 enum Consequence {
-    /// The failure says nothing about the message: the next check tries again.
+    /// The failure shows nothing about the message: the next check tries again.
     Later,
     /// It becomes an ordinary dead letter.
     Dead(Reason, String),
@@ -125,8 +125,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Notes that a held message failed, and turns it into an ordinary dead letter if it is given
-    /// up.
+    /// Records that a held message failed, and turns it into an ordinary dead letter if it reached
+    /// a limit.
     async fn end_failed_turn(
         &self,
         letter: DeadLetterId,
@@ -163,7 +163,8 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Counts a failure of a held message. Returns why it is given up, once it is.
+    /// Counts a failure of a held message. Returns the reason to stop retrying it, once it reaches
+    /// a limit.
     async fn count_failed_turn(
         &self,
         message: MessageName<'_>,
@@ -176,7 +177,7 @@ impl<S: Store> Worker<S> {
             Ok(Noted::Uncounted) => {
                 self.meter.outage();
                 let error = error_text(&*failed.error);
-                tracing::warn!(error, "not done, not counted; trying again");
+                tracing::warn!(error, "failed, not counted; trying again");
             }
             Err(unnoted) => {
                 let error = error_text(&*failed.error);

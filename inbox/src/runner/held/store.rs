@@ -17,7 +17,7 @@ use crate::within::within;
 impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     async fn held_firsts(&self, after: Option<&HeldKey>, limit: u32) -> Result<Vec<HeldFirst>, StoreError> {
         let look = self.inbox.held_firsts(&self.consumer, after, limit);
-        self.within("look for held messages whose turn it is", look).await
+        self.within("find the next held messages", look).await
     }
 
     async fn keys_closed_since(
@@ -26,11 +26,12 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
         limit: u32,
     ) -> Result<Option<HashSet<HeldKey>>, StoreError> {
         let look = self.inbox.keys_closed_since(&self.consumer, since, limit);
-        self.within("look whether dead letters were closed", look).await
+        self.within("check whether dead letters were closed", look).await
     }
 
     async fn firsts_of(&self, keys: &[HeldKey]) -> Result<Vec<Option<DeadLetterId>>, StoreError> {
-        self.within("look for what holds a key", self.inbox.holders_of_keys(&self.consumer, keys)).await
+        self.within("find the dead letter that holds a key", self.inbox.holders_of_keys(&self.consumer, keys))
+            .await
     }
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
@@ -43,7 +44,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
         let noted = loop {
             let Some(turn) = lock().await? else { return Ok(Turn::NotNow) };
             let noting = turn.note(&self.inbox, self.process, ended);
-            match self.within("note what is redriven", noting).await? {
+            match self.within("record the message to redrive", noting).await? {
                 NotedTurn::Own { given_up: Some(failed), .. } => return Ok(Turn::Failed(Box::new(failed))),
                 NotedTurn::Own { letter, given_up: None } => break letter,
                 NotedTurn::OfAnother(owner) => {

@@ -18,8 +18,8 @@ use crate::store_error::StoreError;
 /// Maximum number of keys per read.
 const BATCH: u32 = 500;
 
-/// Maximum number of messages of one key that are redriven before other keys and operators have
-/// their turn.
+/// Maximum number of messages of one key that are redriven before other keys and operators are
+/// served.
 const ROUNDS: usize = 10;
 
 /// Interval at which every held key is checked, even if nothing was closed.
@@ -56,7 +56,7 @@ impl HeldLook {
         self.seen.clear();
     }
 
-    /// Notes that a message had its turn. Only failing ones are remembered, whose number is
+    /// Records that a message was processed. Only failing ones are remembered, whose number is
     /// bounded.
     fn had_turn(&mut self, letter: DeadLetterId) {
         if self.courses.contains_key(&letter) {
@@ -76,7 +76,7 @@ impl HeldLook {
 /// Held messages to redrive now, and those behind them.
 struct Turns {
     queue: VecDeque<InTurn>,
-    /// How many more may be closed before other keys and operators have their turn.
+    /// Number of messages that may still be closed before other keys and operators are served.
     left: usize,
     is_any_closed: bool,
 }
@@ -153,7 +153,7 @@ impl<S: Store> Worker<S> {
         if walked.elapsed() >= WALK_EVERY {
             return Ok(None);
         }
-        // A dead letter closed at that moment may have been committed later, and a message may have
+        // A dead letter closed at that time may have been committed later, and a message may have
         // seen it open and been held since.
         let closed = self.store.keys_closed_since(back(looked, CLOSING_MAX), CLOSED_MAX).await?;
         let Some(keys) = closed.map(Vec::from_iter) else { return Ok(None) };
@@ -187,7 +187,7 @@ impl<S: Store> Worker<S> {
             let span = tracing::info_span!("redrive", consumer = %self.consumer, dead_letter = %letter);
             let turn = self.take_turn(letter, &key, &mut look.courses).instrument(span).await;
             look.had_turn(letter);
-            // After an error the next check walks over all keys, so the others get their turn.
+            // After an error the next check walks over all keys, so the others are served.
             if !turn.inspect_err(|_| look.walked = None)? {
                 continue;
             }

@@ -36,7 +36,7 @@ impl<DB: Dialect> Tables<DB> {
         noted.map(|row| row.get("seq")).transpose()
     }
 
-    /// Notes the outcome of a request. Returns how many open requests had this number.
+    /// Records the outcome of a request. Returns how many open requests had this number.
     pub(crate) async fn finish_request(
         &self,
         connection: &mut DB::Connection,
@@ -88,7 +88,7 @@ impl<DB: Dialect> Tables<DB> {
         query.rows(connection).await?.iter().map(rows::decision).collect()
     }
 
-    /// Returns those of these dead letters that are of a topic, in no order.
+    /// Returns the dead letters among these that belong to a topic, in no order.
     pub(crate) async fn letters_of_topic(
         &self,
         connection: &mut DB::Connection,

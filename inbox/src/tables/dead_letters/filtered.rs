@@ -26,14 +26,14 @@ impl<DB: Dialect> Tables<DB> {
         let query = Query::<DB>::new(&self.shared.open_letters);
         let found = asked(query, filter, after, LETTERS_LOOKED_AT_MAX).bind(limit).rows(connection).await?;
         let mut slice = slice(&found, rows::letter)?;
-        // The limit can have cut off letters that match.
+        // The limit may have cut off dead letters that match.
         if slice.letters.len() >= limit as usize {
             slice.next = slice.letters.last().map(|letter| letter.id);
         }
         Ok(slice)
     }
 
-    /// Reads the next open dead letters that match, as far as a decision needs them.
+    /// Reads the next open dead letters that match, with the columns that a decision needs.
     pub(crate) async fn choose_letters(
         &self,
         connection: &mut DB::Connection,

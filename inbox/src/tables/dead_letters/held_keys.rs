@@ -44,7 +44,7 @@ impl<DB: Dialect> Tables<DB> {
         found.iter().map(rows::held_first).collect()
     }
 
-    /// Returns the keys of dead letters that were closed since a moment, the latest first.
+    /// Returns the keys of dead letters that were closed since a given time, latest first.
     pub(crate) async fn closed_since(
         &self,
         connection: &mut DB::Connection,

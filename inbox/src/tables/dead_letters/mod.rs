@@ -129,7 +129,7 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Reads the dead letters of a delivery, the open ones first, the newest first of each kind,
-    /// with what a list without payloads has.
+    /// with the columns of a list without payloads.
     pub(crate) async fn dead_letters_of(
         &self,
         connection: &mut DB::Connection,
@@ -157,8 +157,9 @@ impl<DB: Dialect> Tables<DB> {
         resolve.run(connection).await
     }
 
-    /// Removes dead letters that were resolved before a moment, except late applications: their row
-    /// is the only record that the effect happened. Removes at most `limit`; returns the number.
+    /// Deletes dead letters that were resolved before a given time, except late applications: their
+    /// row is the only record that the effect happened. Removes at most `limit`; returns the
+    /// number.
     pub(crate) async fn purge_dead_letters(
         &self,
         connection: &mut DB::Connection,

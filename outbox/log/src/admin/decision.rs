@@ -144,7 +144,7 @@ impl Decision {
 #[non_exhaustive]
 pub enum DecideError {
     /// No such entry is parked.
-    #[error("entry {id} is not parked at relay {relay}: it has left, or never was parked")]
+    #[error("entry {id} is not parked at relay {relay}: it was published, or was never parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,
@@ -164,8 +164,8 @@ pub enum DecideError {
     },
     /// The entry is retrying, and the relay may be sending it now.
     #[error(
-        "entry {id} is retrying: only between two retries, and only where an operator has to act (cause operator), \
-         {action} is possible; ask again in a second while a relay runs"
+        "entry {id} is retrying: {action} is possible only between two retries, and only where an operator \
+         has to act (cause operator); try again in a second while a relay runs"
     )]
     Trying {
         /// The entry.
@@ -174,7 +174,7 @@ pub enum DecideError {
         action: Action,
     },
     /// Another message than the chosen one has its position in the log.
-    #[error("entry {id} is another message now, {message_id}: list the messages again")]
+    #[error("entry {id} is a different message now, {message_id}: list the messages again")]
     AnotherMessage {
         /// The entry.
         id: EntryId,
@@ -193,7 +193,8 @@ pub enum DecideError {
     ReservedActor,
     /// There are more entries than one transaction may decide. Nothing was changed.
     #[error(
-        "{entries} entries are too many for one decision, at most {DECIDED_MAX} are accepted: decide in several parts"
+        "{entries} entries are too many for one decision; the maximum is {DECIDED_MAX}: decide in several \
+         parts"
     )]
     TooMany {
         /// The number of entries.
@@ -208,7 +209,7 @@ pub enum DecideError {
         id: EntryId,
     },
     /// The edit changes nothing.
-    #[error("the edit holds neither a payload nor headers; give one of them")]
+    #[error("the edit contains neither a payload nor headers; give one of them")]
     EmptyEdit,
     /// The commit was not answered, or its error does not prove a rollback: the decision may be in
     /// force.
@@ -266,7 +267,7 @@ impl ChosenEntry {
         if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
             return Err(DecideError::Trying { id, action });
         }
-        // An entry that died again between the two reads is not the chosen one.
+        // An entry that became dead again between the two reads is not the chosen one.
         let is_dead = found.state == ExceptionState::Dead.as_str();
         let state = if is_dead {
             String::from("changing, or has changed since the decision was confirmed")
@@ -283,8 +284,8 @@ pub struct Confirmed {
     /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
     /// is one decision.
     pub id: Uuid,
-    /// The database's time for which it was given: an entry that has changed later, also one that
-    /// was requeued and is tried again, is left unchanged.
+    /// The database's time for which it was given: an entry that has changed later is left
+    /// unchanged, including one that was requeued and is being retried.
     pub as_of: OffsetDateTime,
 }
 
@@ -298,7 +299,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Returns the moment for which it was confirmed.
+    /// Returns the time for which it was confirmed.
     pub(crate) fn as_of(&self) -> Option<OffsetDateTime> {
         self.confirmed.map(|confirmed| confirmed.as_of)
     }

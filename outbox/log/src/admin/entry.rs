@@ -26,9 +26,9 @@ pub struct ListedEntry {
     pub due_in: Option<Duration>,
     /// The party at fault in the last failure.
     pub fault: Option<String>,
-    /// The last error. For a discarded entry: who gave it up and why, and why it was dead.
+    /// The last error. For a discarded entry: who discarded it and why, and why it was dead.
     pub error: Option<String>,
-    /// When it was parked; for a discarded entry, when it was given up.
+    /// When it was parked; for a discarded entry, when it was discarded.
     pub created_at: OffsetDateTime,
     /// When its state last changed.
     pub updated_at: OffsetDateTime,
@@ -43,7 +43,7 @@ pub struct ListedEntry {
 pub struct AuditRecord {
     /// Its number; a later decision has a larger one.
     pub number: i64,
-    /// When it was made.
+    /// When it was recorded.
     pub at: OffsetDateTime,
     /// The operator.
     pub actor: String,

@@ -1,4 +1,4 @@
-//! Operators' questions and decisions.
+//! Operators' queries and decisions.
 //!
 //! Operators decide about dead entries, and about retrying ones that wait for an operator: up to
 //! 500 in one transaction. Each decision has a row in `outbox_audit`: who, when, what, why, and the
@@ -67,7 +67,7 @@ pub trait LogAdmin: Send + Sync + 'static {
     async fn blocker(&self) -> Result<Option<Blocker>, LogError>;
 
     /// Returns the session that locks a table of the outbox and so keeps others waiting, as a text
-    /// with the remedy behind its last semicolon. Asks no table that may be locked. The default,
+    /// with the remedy behind its last semicolon. Reads no table that may be locked. The default,
     /// for a database that names no sessions, returns `None`.
     ///
     /// # Errors

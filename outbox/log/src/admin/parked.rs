@@ -10,13 +10,13 @@ use crate::admin::decision::{ChosenEntry, Confirmed, DecideError, OperatorDecisi
 use crate::admin::entry::ListedEntry;
 use crate::{EntryId, ExceptionState, LogError};
 
-/// Maximum entries that one call looks at, whatever the filter is.
+/// Maximum entries that one call examines, whatever the filter is.
 pub const LOOKED_AT_MAX: u32 = 10_000;
 /// Maximum entries that [`Desk::survey`] counts.
 pub const SURVEYED_MAX: u32 = 1_000_000;
 /// Entries from each end whose errors [`Desk::survey`] groups.
 pub const GROUPED_MAX: u32 = 5_000;
-/// Maximum entries of a decision whose present state [`Desk::decision`] looks up.
+/// Maximum entries of a decision whose current state [`Desk::decision`] looks up.
 pub const FOLLOWED_MAX: u32 = 20_000;
 
 /// The longest age that a condition may name: a hundred years.
@@ -39,8 +39,8 @@ pub struct ParkedFilter {
     pub older_than: Option<Duration>,
     /// Only entries that were parked no longer ago. At most a hundred years count.
     pub newer_than: Option<Duration>,
-    /// Only entries that have not changed since this moment of the database's clock. Ages are
-    /// measured at this moment as well.
+    /// Only entries that have not changed since this time, by the database's clock. Ages are
+    /// measured at this time as well.
     pub as_of: Option<OffsetDateTime>,
 }
 
@@ -56,7 +56,7 @@ impl ParkedFilter {
     }
 }
 
-/// A question for parked entries in one state, in the order of ids.
+/// A query for parked entries in one state, in the order of ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParkedQuery {
     /// The state.
@@ -78,7 +78,7 @@ pub struct ParkedSlice<T> {
     pub next: Option<EntryId>,
 }
 
-/// A parked entry, as far as a decision needs it.
+/// A parked entry, with the columns that a decision needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundParked {
     /// The entry.
@@ -123,7 +123,7 @@ pub struct Survey {
     pub is_sample: bool,
 }
 
-/// The result of a decision in one outbox, as the audit has it.
+/// The result of a decision in one outbox, according to the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRecord {
     /// The operator.
@@ -140,7 +140,7 @@ pub struct DecisionRecord {
     pub first: OffsetDateTime,
     /// When the last of them was decided about.
     pub last: OffsetDateTime,
-    /// The present state of the first [`FOLLOWED_MAX`] of them, with their number. An entry without
+    /// The current state of the first [`FOLLOWED_MAX`] of them, with their number. An entry without
     /// a state has left: it was published, or discarded.
     pub now: Vec<StandingCount>,
 }
@@ -154,7 +154,7 @@ pub struct StandingCount {
     pub count: u64,
 }
 
-/// A session for one job of an operator: questions about the parked entries of one relay, and
+/// A session for one job of an operator: queries about the parked entries of one relay, and
 /// decisions about many of them. It connects with the first call, and again after an error.
 ///
 /// Reading calls are cancel-safe. Each call ends within the call timeout of the log's options.
@@ -174,7 +174,7 @@ pub trait Desk: Send {
     /// As for [`Desk::parked`].
     async fn choose(&mut self, query: &ParkedQuery) -> Result<ParkedSlice<FoundParked>, LogError>;
 
-    /// Returns the database's time. What it shows later and was not there before is younger.
+    /// Returns the database's time. Entries that appear later are younger.
     ///
     /// # Errors
     /// As for [`Desk::parked`].
@@ -187,8 +187,8 @@ pub trait Desk: Send {
     async fn survey(&mut self, state: ExceptionState, filter: &ParkedFilter) -> Result<Survey, LogError>;
 
     /// Decides about entries, as [`LogAdmin::decide`](crate::admin::LogAdmin::decide) does. With a
-    /// confirmation, a dead entry that has changed since is left unchanged. Not cancel-safe: ask
-    /// for the [`decision`](Self::decision).
+    /// confirmation, a dead entry that has changed since is left unchanged. Not cancel-safe: query
+    /// the [`decision`](Self::decision).
     ///
     /// # Errors
     /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except

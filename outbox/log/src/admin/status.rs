@@ -140,7 +140,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Returns the maximum number of entries that wait to leave, including parked ones.
+    /// Returns the maximum number of entries that wait to be published, including parked ones.
     #[must_use]
     pub fn waiting_max(&self) -> u64 {
         self.entries_max.saturating_add(self.parked)
@@ -232,7 +232,7 @@ pub(crate) struct ParkedSummary {
     /// Number by state; zero for a state without entries.
     pub(crate) exceptions: BTreeMap<ExceptionState, u64>,
     pub(crate) parked: Vec<ParkedCount>,
-    /// The number that wait to leave.
+    /// The number that wait to be published.
     pub(crate) waiting: u64,
     /// The oldest held or retrying entry.
     pub(crate) oldest: Option<EntryId>,

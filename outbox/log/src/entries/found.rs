@@ -18,18 +18,18 @@ pub struct FoundEntry {
     pub key: Option<String>,
     /// Its kind and headers.
     pub labels: Labels,
-    /// Its content type; `None` when the content is gone.
+    /// Its content type; `None` if the content no longer exists.
     pub content_type: Option<String>,
     /// Its W3C trace context.
     pub traceparent: Option<String>,
-    /// The size of its payload; `None` when the content is gone.
+    /// The size of its payload; `None` if the content no longer exists.
     pub payload_bytes: Option<u64>,
-    /// When it was enqueued; `None` when the content is gone.
+    /// When it was enqueued; `None` if the content no longer exists.
     pub enqueued_at: Option<OffsetDateTime>,
-    /// The producer's transaction; `None` on SQLite, which does not number transactions, and when
-    /// the row is gone.
+    /// The producer's transaction; `None` on SQLite, which does not number transactions, and if the
+    /// row no longer exists.
     pub transaction: Option<String>,
-    /// The earliest time at which it leaves.
+    /// The earliest time at which it is published.
     pub deliver_at: Option<OffsetDateTime>,
     /// Whether its row is in the log. A parked entry has a copy that outlives the row.
     pub is_in_log: bool,
@@ -37,11 +37,11 @@ pub struct FoundEntry {
     pub is_passed: bool,
     /// Whether an operator gave it up: no attempt was confirmed.
     pub is_discarded: bool,
-    /// The error that made it dead before an operator gave it up.
+    /// The error that made it dead before an operator discarded it.
     pub discarded_error: Option<String>,
-    /// Whether an operator edited it before it left. The row has the old content.
+    /// Whether an operator edited it before it was published. The row has the old content.
     pub is_edited: bool,
-    /// Why it is parked; `None` when it has left, or has not been read yet.
+    /// Why it is parked; `None` if it was published, or has not been read yet.
     pub parked: Option<ParkedState>,
 }
 
@@ -70,7 +70,7 @@ pub struct ParkedState {
     pub state: ExceptionState,
     /// Failed attempts that count.
     pub attempts: u32,
-    /// When it is retried or leaves; `None` for states that do not wait for a time.
+    /// When it is retried or published; `None` for states that do not wait for a time.
     pub due_at: Option<OffsetDateTime>,
     /// The party at fault in the last failure.
     pub fault: Option<String>,

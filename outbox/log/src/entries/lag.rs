@@ -1,4 +1,4 @@
-//! Entries that have not left yet, by topic.
+//! Entries that are not published yet, by topic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::ExceptionState;
 /// Maximum unread entries that are counted. This keeps the count cheap whatever the backlog.
 pub const UNREAD_COUNTED_MAX: u32 = 100_000;
 
-/// The entries of one topic that have not left yet.
+/// The entries of one topic that are not published yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicLag {
     /// The topic.
@@ -17,8 +17,8 @@ pub struct TopicLag {
     pub unread: u64,
     /// Number of parked entries by state.
     pub parked: BTreeMap<ExceptionState, u64>,
-    /// How long the oldest entry has waited to leave: unread, held and retrying ones since they
-    /// were enqueued, scheduled ones since they were due.
+    /// How long the oldest entry has waited to be published: unread, held and retrying ones since
+    /// they were enqueued, scheduled ones since they were due.
     pub oldest: Option<Duration>,
 }
 

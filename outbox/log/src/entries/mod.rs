@@ -2,7 +2,8 @@
 //! which can be published again.
 //!
 //! An entry is published when the relay's cursor has passed it and nothing is recorded about it: no
-//! exception, and no decision to discard it. Every other entry has not left yet, or never leaves.
+//! exception, and no decision to discard it. Every other entry is not published yet, or never will
+//! be.
 //!
 //! | module | contents |
 //! |---|---|
@@ -77,7 +78,7 @@ pub trait LogEntries: Send + Sync + 'static {
         after: EntryId,
     ) -> Result<SelectedPage, LogError>;
 
-    /// Returns entries that a search looks for, newest first, with ids below `below`, without their
+    /// Returns entries that match a search, newest first, with ids below `below`, without their
     /// payloads: a few of them, at most some `wanted`. One call looks at a bounded number of rows
     /// and may return none. Continue at [`Searched::below`].
     ///
@@ -114,7 +115,7 @@ pub trait LogEntries: Send + Sync + 'static {
 
     /// Returns the payload of an entry, even when the rest of its row is invalid: an operator's
     /// edit while it is parked, the row as it was enqueued, or the copy of a parked entry whose row
-    /// is gone. `None` where none exists. The bytes are left out when there are more than
+    /// no longer exists. `None` where none exists. The bytes are left out when there are more than
     /// `bytes_max`.
     ///
     /// # Errors
@@ -127,15 +128,15 @@ pub trait LogEntries: Send + Sync + 'static {
         bytes_max: u64,
     ) -> Result<Option<StoredPayload>, LogError>;
 
-    /// Returns entries that have not left yet, by topic, in the order of topics. Leaves out topics
-    /// without such entries.
+    /// Returns entries that are not published yet, by topic, in the order of topics. Leaves out
+    /// topics without such entries.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError>;
 
-    /// Returns the first entry made at each of these moments or later, by the time in its message
-    /// id; `None` where there is none. Reads one row per moment.
+    /// Returns the first entry generated at each of these times or later, by the time in its
+    /// message id; `None` where there is none. Reads one row per time.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].

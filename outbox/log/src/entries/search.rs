@@ -36,7 +36,7 @@ pub struct Search {
 pub struct Searched {
     /// The entries that match, newest first.
     pub entries: Vec<SelectedEntry>,
-    /// Number of entries that were looked at.
+    /// Number of examined entries.
     pub looked_at: u64,
     /// When the oldest of these was enqueued; `None` if there was none.
     pub back_to: Option<OffsetDateTime>,
@@ -61,7 +61,7 @@ impl Search {
     }
 }
 
-/// Returns the number of entries that a call returns, from what the caller wants.
+/// Returns the number of entries that a call returns, from the wanted number.
 pub(crate) fn returned_max(wanted: u32) -> usize {
     usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, ENTRIES_PER_CALL as usize - SHARED)
 }
@@ -81,7 +81,7 @@ pub(crate) struct Span {
     pub(crate) back_to: OffsetDateTime,
 }
 
-/// Cuts off the entries beyond those that are wanted, but not between two of one id. Returns the id
+/// Cuts off the entries beyond the wanted number, but not between two with one id. Returns the id
 /// below which the next call continues if this one ended early: because of that, or because the
 /// headers are too large (`is_cut`, behind all rows of the last id).
 pub(crate) fn ends_early(entries: &mut Vec<SelectedEntry>, wanted: usize, is_cut: bool) -> Option<EntryId> {

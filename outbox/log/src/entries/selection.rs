@@ -16,23 +16,23 @@ pub(crate) const ENTRIES_PER_CALL: i64 = 1_000;
 #[cfg(feature = "sqlite")]
 pub(crate) const LABEL_BYTES_PER_CALL: usize = 8 << 20;
 
-/// The extent of a log, and a relay's progress in it, at one moment.
+/// The extent of a log, and a relay's progress in it, at one point in time.
 #[derive(Debug, Clone)]
 pub struct Extent {
-    /// The moment, by the database's clock.
+    /// The time, by the database's clock.
     pub now: OffsetDateTime,
     /// The stored cursor; `None` when the relay has never led.
     pub(crate) cursor: Option<String>,
     /// When the cursor was stored.
     pub checkpoint_at: Option<OffsetDateTime>,
     /// Whether the cursor belongs to the history of the answering server. If not, the next leader
-    /// compares the two histories first. Until then the cursor says nothing.
+    /// compares the two histories first. Until then the cursor is meaningless.
     pub is_of_this_server: bool,
     /// The remaining entry with the smallest id, and when it was enqueued.
     pub oldest: Option<(EntryId, OffsetDateTime)>,
     /// The entry with the largest id.
     pub newest: Option<EntryId>,
-    /// Retention has removed messages whose ids were made up to this time; `None` when it has
+    /// Retention has removed messages whose ids were generated up to this time; `None` if it has
     /// removed none.
     pub expired_through: Option<OffsetDateTime>,
 }
@@ -160,7 +160,7 @@ pub enum Standing {
     Waiting,
     /// It is parked.
     Parked(ExceptionState),
-    /// An operator gave it up. No attempt was confirmed.
+    /// An operator discarded it. No attempt was confirmed.
     Discarded,
     /// An operator edited it before it was published. The published content is not kept: the row
     /// has the old content.
@@ -189,7 +189,7 @@ impl Standing {
 pub struct SelectedPage {
     /// The entries, in the order of ids.
     pub entries: Vec<SelectedEntry>,
-    /// Every entry up to this id was looked at.
+    /// Every entry up to this id was examined.
     pub seen_to: EntryId,
     /// Whether no entry follows.
     pub exhausted: bool,

@@ -40,7 +40,7 @@ pub(super) struct PgCheckpointStore {
     /// The server's run in which the lease was granted.
     pub(super) run: Option<String>,
     pub(super) watch: Watch<String>,
-    /// As it was last noted.
+    /// As it was last recorded.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 
@@ -117,8 +117,9 @@ impl PgCheckpointStore {
                 relay = self.relay.as_str(),
                 from = before.timeline,
                 to = server.history.timeline,
-                "the server was promoted since the cursor was stored, and the relay goes on from it; where this is a copy \
-                 of a server that still runs, stop this relay: it publishes to the same broker"
+                "the server was promoted since the cursor was stored, and the relay continues from that \
+                 cursor; if this is a copy of a server that still runs, stop this relay: both publish to \
+                 the same broker"
             );
         }
         self.run = Some(server.history.run.clone());
@@ -140,7 +141,7 @@ impl PgCheckpointStore {
             .bind(&self.holder)
             .execute(&mut self.connection)
             .await
-            .map_err(LogError::during("forget what a rebased cursor left out"))?;
+            .map_err(LogError::during("delete the list of entries that a rebased cursor left out"))?;
         Ok(())
     }
 
@@ -310,7 +311,7 @@ impl CheckpointStore for PgCheckpointStore {
                 self.rebase.run(&mut self.connection, &self.questions, Search::WhereFound).await?;
                 return Err(LogError::Unavailable {
                     reason: String::from(
-                        "the id of a parked message was given out again; the later row has a new one now",
+                        "the id of a parked message was assigned again; the later row now has a new one",
                     ),
                     source: None,
                 });
@@ -339,7 +340,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(stored::trouble(self.trouble.as_ref())?)
             .bind(&self.holder)
             .execute(&mut self.connection);
-        let during = LogError::during("note the state of the broker");
+        let during = LogError::during("store the state of the broker");
         within(self.call_timeout, async { query.await.map(drop).map_err(during) }).await
     }
 
@@ -359,7 +360,7 @@ impl CheckpointStore for PgCheckpointStore {
         let query = sqlx::query_scalar(&self.statements.is_here)
             .bind(message_id.as_uuid())
             .fetch_one(&mut self.connection);
-        let during = LogError::during("look for the entry that was read last");
+        let during = LogError::during("look up the entry that was read last");
         let is_here: bool = within(self.call_timeout, async { query.await.map_err(during) }).await?;
         Ok((!is_here).then(|| gone(id, message_id)))
     }
@@ -375,7 +376,7 @@ impl CheckpointStore for PgCheckpointStore {
             .bind(&self.holder)
             .execute(&mut self.connection);
         let done =
-            within(self.call_timeout, async { query.await.map_err(LogError::during("give the lease back")) });
+            within(self.call_timeout, async { query.await.map_err(LogError::during("release the lease")) });
         Ok(fenced(done.await?.rows_affected()))
     }
 }

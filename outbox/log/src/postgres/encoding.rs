@@ -2,7 +2,7 @@
 //!
 //! The server converts texts in both directions, and refuses a whole answer for one text without an
 //! equivalent. A database without an encoding (`SQL_ASCII`) accepts any bytes: nothing is converted
-//! there, and each text is checked by itself.
+//! there, and each text is checked separately.
 
 use std::borrow::Cow;
 

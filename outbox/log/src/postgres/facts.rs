@@ -21,8 +21,8 @@ migrations::statements! {
                     AND to_jsonb(i) ->> 'inhdetachpending' IS DISTINCT FROM 'true'))";
     }
 
-    /// Begins a run where there is none, or where the row came with a dump. Writes nothing while a
-    /// run lasts.
+    /// Begins a run if there is none, or if the row came with a dump. Writes nothing while a run
+    /// lasts.
     begin_run = "
         INSERT INTO {schema}outbox_server_run AS r (singleton)
         SELECT true WHERE NOT EXISTS (
@@ -86,7 +86,7 @@ fn without_segments(missing: &str) -> LogError {
     ))
 }
 
-/// Maximum rows that one call looks at.
+/// Maximum number of rows that one call examines.
 const YOUNG_AT_ONCE: i64 = 200_000;
 
 /// The progress of a search through the young rows of a cursor.
@@ -98,7 +98,7 @@ pub(super) struct YoungRows {
     behind: (String, i64),
 }
 
-/// The outcome of looking at some of the rows.
+/// The outcome of examining some of the rows.
 pub(super) enum Looked {
     /// There are more rows.
     On,
@@ -107,7 +107,7 @@ pub(super) enum Looked {
 }
 
 impl YoungRows {
-    /// Begins with the young rows of a mark; `None` for a snapshot that sees nothing, which says
+    /// Begins with the young rows of a mark; `None` for a snapshot that sees nothing, which proves
     /// nothing about the rows below its floor.
     pub(super) fn of(base: &PgMark) -> Option<Self> {
         Self::between(base, None)
@@ -139,8 +139,8 @@ impl Statements {
             sqlx::query_scalar(&self.unlogged).fetch_one(&mut *connection).await.map_err(failed())?;
         if !unlogged {
             return Err(LogError::operator(
-                "the table outbox_server_run is logged, so it does not tell that the server crashed: run ALTER TABLE \
-                 outbox_server_run SET UNLOGGED",
+                "the table outbox_server_run is logged, so it cannot show that the server crashed: run \
+                 ALTER TABLE outbox_server_run SET UNLOGGED",
             ));
         }
         let row = sqlx::query(&self.server).fetch_one(&mut *connection).await.map_err(failed())?;
@@ -152,7 +152,7 @@ impl Statements {
         let newest_xid: Option<String> = row.try_get("newest_xid").map_err(failed())?;
         let run: Option<String> = row.try_get("run").map_err(failed())?;
         let run = run.ok_or_else(|| LogError::Unavailable {
-            reason: String::from("the server was restarted while it was asked for its history"),
+            reason: String::from("the server was restarted while it reported its history"),
             source: None,
         })?;
         Ok(ServerFacts {
@@ -191,7 +191,7 @@ impl Statements {
         }
     }
 
-    /// Looks at some of the young rows. A backlog of days has more of them than one call may read.
+    /// Examines some of the young rows. A backlog of days has more of them than one call may read.
     pub(super) async fn look(
         &self,
         connection: &mut PgConnection,
@@ -207,7 +207,7 @@ impl Statements {
             .bind(rows.head.as_ref().map(|(_, floor)| *floor))
             .fetch_one(connection)
             .await
-            .map_err(LogError::during("look for ids that were given out again"))?;
+            .map_err(LogError::during("find ids that were assigned again"))?;
         match (again, xid, id) {
             (None, Some(xid), Some(id)) if count == YOUNG_AT_ONCE => {
                 rows.behind = (xid, id);
@@ -217,7 +217,7 @@ impl Statements {
         }
     }
 
-    /// Looks at all of them. `limit` is the maximum duration of one look.
+    /// Examines all of them. `limit` is the maximum duration of one step.
     pub(super) async fn look_at_all(
         &self,
         connection: &mut PgConnection,

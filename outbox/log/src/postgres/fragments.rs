@@ -31,7 +31,7 @@ pub(super) const YOUNG_LOOKED_AT: i64 = 10_000;
 
 /// The messages, by message id, that an operator of relay $1 has discarded as the last decision.
 /// Entry ids would not do, because they are given out again after a sequence was set back. An edit
-/// is not a decision here. The caller's SELECT list goes in front.
+/// is not a decision here. The caller's SELECT list precedes it.
 pub(super) const GIVEN_UP: &str = concat!(
     "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
@@ -40,7 +40,8 @@ pub(super) const GIVEN_UP: &str = concat!(
 );
 
 /// The messages, by message id, that must not be published from their rows: those that an operator
-/// of relay $1 has given up, and those that left edited. The caller's SELECT list goes in front.
+/// of relay $1 has discarded, and those that were published edited. The caller's SELECT list goes
+/// in front.
 pub(super) const GIVEN_UP_OR_EDITED: &str = concat!(
     "
     FROM {schema}outbox_audit AS a WHERE a.relay = $1 GROUP BY a.message_id
@@ -161,7 +162,8 @@ pub(super) const LABELS: &str =
     "CASE WHEN {unbounded} OR octet_length({of}.headers::text) > 4194304 THEN 'null'
     ELSE {of}.headers::text END";
 
-/// The present holder of a relay's lease, whole: the checkpoint store and retention look it up.
+/// The complete row of the current holder of a relay's lease: the checkpoint store and retention
+/// look it up.
 pub(super) const HOLDER: &str = "
         SELECT holder, extract(epoch FROM lease_until - clock_timestamp())::float8, epoch, lease_until::text,
             lease_seconds

@@ -50,16 +50,14 @@ pub(super) enum Decision {
 /// Why a cursor does not belong to this history.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Cause {
-    #[error("the log was written by the server {recorded} and is now on {found}")]
+    #[error("the log was written by the server {recorded}, but is now on {found}")]
     OtherServer { recorded: String, found: String },
-    #[error(
-        "a row carries the transaction id {newest}, and this server has only given out those below {next}"
-    )]
+    #[error("a row has the transaction id {newest}, but this server has assigned only ids below {next}")]
     RowAhead { newest: u64, next: u64 },
-    #[error("the cursor was stored on the server {recorded}, and this is {found}")]
+    #[error("the cursor was stored on the server {recorded}, but this is {found}")]
     CursorOfOtherServer { recorded: String, found: String },
     #[error(
-        "the cursor knows transaction ids up to {xmax}, and this server has only given out those below {next}"
+        "the cursor knows transaction ids up to {xmax}, but this server has assigned only ids below {next}"
     )]
     CursorAhead { xmax: u64, next: u64 },
     #[error(
@@ -70,7 +68,7 @@ pub(super) enum Cause {
         "the row {id} was written after the cursor had passed {floor}: outbox_message_id_seq was set back"
     )]
     IdGivenOutAgain { id: i64, floor: i64 },
-    #[error("the sequence outbox_message_id_seq stands at {position}, and rows have ids up to {newest}")]
+    #[error("the sequence outbox_message_id_seq stands at {position}, but rows have ids up to {newest}")]
     SequenceBehindRows { position: i64, newest: i64 },
 }
 
@@ -133,7 +131,7 @@ impl ServerFacts {
     }
 }
 
-/// Returns why a mark that was kept outside of the database cannot be trusted here. An abandoned
+/// Returns why a mark that was stored outside the database cannot be trusted here. An abandoned
 /// timeline may have given out transaction ids that this one gives out again. Another run is no
 /// reason, as long as the mark's transaction ids were on disk before the mark was kept.
 pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
@@ -141,7 +139,7 @@ pub(super) fn doubt_about(marks: &[&PgMark], here: &History) -> Option<String> {
     let other = |history: &&History| !history.is_of(&here.system_identifier, here.timeline);
     histories.into_iter().find(other).map(|history| {
         format!(
-            "it was made on the server {} in timeline {}, and this is {} in timeline {}",
+            "it was made on the server {} in timeline {}, but this is {} in timeline {}",
             history.system_identifier, history.timeline, here.system_identifier, here.timeline
         )
     })
@@ -156,7 +154,7 @@ impl CursorFacts {
             .find(|system| *system != here.system_identifier)
     }
 
-    /// Returns whether a rebase gives up transactions that were in flight at the base and may still
+    /// Returns whether a rebase abandons transactions that were in flight at the base and may still
     /// be open on this server.
     pub(super) fn gives_up_open_transactions(&self, cause: &Cause, here: &History) -> bool {
         !cause.keeps_transaction_ids() && !self.base.in_flight.is_empty() && self.other_server(here).is_none()

@@ -1,9 +1,9 @@
 //! Names the session whose lock keeps the relay waiting, or the standby that its commits wait for.
 //!
 //! Server and network are fine then, and an error that only states the time would send operators
-//! there. Asked in a session of its own, because those that wait cannot ask, and without a read of
-//! a table that may be locked. Never while a lease is held: the answer may take longer than that
-//! lasts.
+//! there. The query runs in a separate session, because the waiting sessions cannot run it, and it
+//! reads no table that may be locked. Never while a lease is held: the answer may take longer than
+//! that lasts.
 
 use std::error::Error as _;
 use std::fmt;
@@ -23,9 +23,9 @@ const ASKED_MAX: Duration = Duration::from_secs(3);
 /// SQLSTATE of a lock that was not granted in time, and of a statement that took too long.
 const WAITED_TOO_LONG: [&str; 2] = ["55P03", "57014"];
 
-/// The session that has a table of the outbox for itself, or for which another one waits. A lock on
-/// a row is held by a transaction, so its table is that of the session that waits. The limit ends
-/// with the statement, and ends it on the server as well when nobody waits for it any more.
+/// The session that has locked a table of the outbox, or that another one waits for. A lock on a
+/// row is held by a transaction, so its table is that of the session that waits. The limit ends
+/// with the statement, and also ends it on the server once the caller has stopped waiting.
 const HOLDER: &str = "
 SET LOCAL statement_timeout = '3s';
 WITH locks AS MATERIALIZED (
@@ -52,7 +52,7 @@ WHERE h.name IS NOT NULL AND a.pid <> pg_backend_pid()
 ORDER BY EXISTS (SELECT FROM locks AS x WHERE x.pid = a.pid AND NOT x.granted), a.xact_start, a.pid, h.name
 LIMIT 1";
 
-/// Commits that wait for a synchronous standby. They have their locks until it answers, so their
+/// Commits that wait for a synchronous standby. They keep their locks until it answers, so their
 /// sessions would be named as the cause. A standby that answers lets each commit wait for
 /// milliseconds. The server shows a role its own sessions, and those of others with
 /// `pg_read_all_stats`.
@@ -66,8 +66,8 @@ HAVING count(*) > 0";
 fn unreplicated(commits: i64, names: &str) -> String {
     let wait = if commits == 1 { "1 commit waits" } else { &format!("{commits} commits wait") };
     format!(
-        "{wait} for the synchronous standby (synchronous_standby_names = {names:?}), with their locks: let it connect \
-         again, or take its name out of that setting"
+        "{wait} for the synchronous standby (synchronous_standby_names = {names:?}), with their locks: let \
+         it reconnect, or remove its name from that setting"
     )
 }
 
@@ -121,7 +121,7 @@ impl PostgresLog {
             let connect = self.connect_options()?.application_name("relay locks");
             let opened = answering(&connect).await.connect().await.map_err(LogError::during("connect"))?;
             let mut session = Brief::new(opened);
-            let failed = || LogError::during("find out who holds a lock");
+            let failed = || LogError::during("find the holder of a lock");
             // In the simple protocol, so that nothing is prepared in a pooler's session.
             let waiting = sqlx::raw_sql(UNREPLICATED).fetch_optional(&mut *session).await.map_err(failed())?;
             if let Some(row) = waiting {

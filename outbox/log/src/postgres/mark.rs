@@ -1,5 +1,5 @@
-//! A mark: a snapshot, and a position of the sequence that was read before it, and the
-//! history in which both mean something. Pure arithmetic on transaction ids.
+//! A mark: a snapshot, a position of the sequence that was read before it, and the history in which
+//! both are valid. Pure arithmetic on transaction ids.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -27,7 +27,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Returns whether both are of one server, as far as it reports, without a known promotion
+    /// Returns whether both belong to one server, as far as it reports, without a known promotion
     /// between them. An unknown timeline proves nothing.
     pub(super) fn is_of(&self, system_identifier: &str, timeline: i64) -> bool {
         self.system_identifier == system_identifier && !self.was_promoted(timeline)

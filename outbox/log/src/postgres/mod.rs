@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `store` | `PostgresLog`: opens connections with the settings that each job needs |
-//! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one question, texts of databases that do not use UTF-8, refused servers, errors of connecting |
+//! | `brief`, `encoding`, `server_kind`, `unconnected` | sessions: those that end after one query, texts of databases that do not use UTF-8, refused servers, errors of connecting |
 //! | `process_name` | names of sessions, as the server shows them |
 //! | `in_use` | errors of locks that another session holds |
 //! | `lock_holder` | names the session whose lock keeps the relay waiting |
@@ -13,7 +13,7 @@
 //! | `checkpoint_store` | lease, cursor, exceptions |
 //! | `history`, `facts` | whether a cursor belongs to this history and can be trusted; what that is decided on |
 //! | `rebase` | repairs cursors that do not belong to this history |
-//! | `admin`, `entries` | operators' questions and decisions |
+//! | `admin`, `entries` | operators' queries and decisions |
 //! | `tables` | the SQL of `crate::tables`, which all databases share |
 //! | `reconcile` | reads the outbox for a comparison with another system |
 //! | `retention` | segments, and how they are emptied |
@@ -73,10 +73,9 @@
 //! mark that saw it still sees it, and for every other mark it lies above the floor. The rebase
 //! also ends the run of the server, so that no reader continues with an old mark and ceiling.
 //!
-//! **Segments.** A segment that somebody detaches takes its rows along, and a page without them
-//! looks complete. So each statement that reads a page fails while a segment is missing, and so
-//! does each grant. The check is part of the statement: between two statements the segment could be
-//! attached again.
+//! **Segments.** A detached segment takes its rows along, and a page without them looks complete.
+//! So each statement that reads a page fails while a segment is missing, and so does each grant.
+//! The check is part of the statement: between two statements the segment could be attached again.
 //!
 //! **Long transactions.** Their rows come in the difference after their commit; nothing waits for
 //! them. A poll would walk their invisible rows above the floor again and again. So when the

@@ -31,7 +31,7 @@ impl Pace {
         fit.saturating_add(fit / 4).saturating_add(1).min(limit.entries_max).max(1)
     }
 
-    /// Notes the number of rows in a page and the total length of their contents.
+    /// Records the number of rows in a page and the total length of their contents.
     pub(super) fn note(&mut self, rows: usize, bytes: usize) {
         if let Some(mean) = bytes.checked_div(rows) {
             self.mean_bytes = mean;
@@ -98,8 +98,8 @@ impl Cut {
         Ok(Self { rows, exhausted: !is_cut && found <= asked, is_cut, contents: HashMap::new() })
     }
 
-    /// Reads the contents that were not read with their rows. Content that is gone by now stays
-    /// missing.
+    /// Reads the contents that were not read with their rows. Content that has been deleted
+    /// meanwhile stays missing.
     pub(super) async fn complete(
         &mut self,
         place: Place<'_>,

@@ -3,7 +3,7 @@
 use crate::RelayName;
 
 /// Returns the application name of a session of a relay, which shows operators what each process
-/// does, and its version. The name of the relay is last because a long one is cut.
+/// does, and its version. The name of the relay comes last because the server truncates long names.
 pub(super) fn process_name(role: &str, relay: &RelayName) -> String {
     format!("relay/{} {role} {relay}", env!("CARGO_PKG_VERSION"))
 }

@@ -106,7 +106,7 @@ impl Passed {
     }
 
     /// Returns the id up to which rows lie that are passed here and not at an earlier cursor. While
-    /// the base stays, only the open part of its difference is read: without this bound, a question
+    /// the base stays, only the open part of its difference is read: without this bound, a query
     /// about that part would read the whole backlog behind it.
     pub(super) fn ends_at(&self, earlier: &Self) -> i64 {
         let is_same_base =

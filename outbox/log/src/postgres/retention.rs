@@ -59,9 +59,9 @@ impl PostgresLog {
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
-    /// Returns how far the server's clock is ahead of this machine's. History is kept for that
-    /// much longer by the server's clock, so that it is as old by this machine's: rows that a fast
-    /// clock has removed do not come back once the clock is right.
+    /// Returns how far the server's clock is ahead of this machine's. Retention by the server's
+    /// clock is extended by this amount, so that messages are also old enough by this machine's
+    /// clock: rows that a fast clock has removed do not come back once the clock is right.
     async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
@@ -119,7 +119,8 @@ impl PostgresLog {
 /// The ring of segments would come round before a segment is that old: none would ever be emptied.
 fn too_long(keep: Duration) -> LogError {
     LogError::operator(format!(
-        "messages cannot be kept for {}, because a segment must be emptied sooner: keep them for at most {}, or forever",
+        "messages cannot be kept for {}, because a segment must be emptied before that: keep them for at \
+         most {}, or forever",
         ShownTime(keep),
         ShownTime(KEEP_MESSAGES.max)
     ))
@@ -216,7 +217,7 @@ impl LogRetention for PostgresLog {
             Ok(gone) => Ok(gone.unsigned_abs()),
             // It is retried on the next call.
             Err(error) if is_in_use(&error) => Ok(0),
-            Err(error) => Err(LogError::during("remove old decisions")(error)),
+            Err(error) => Err(LogError::during("delete old decisions")(error)),
         }
     }
 
@@ -237,7 +238,7 @@ impl LogRetention for PostgresLog {
             let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
             let relay = relay.to_string();
             return match outcome.as_str() {
-                // A part of what is parked was removed, in a transaction of its own.
+                // Some parked entries were removed, in a separate transaction.
                 "more" => continue,
                 "unknown" => Err(ForgetError::Unknown { relay }),
                 "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),

@@ -1,4 +1,4 @@
-//! Servers that speak PostgreSQL's protocol but do not guarantee what the relay's proof relies on.
+//! Servers that speak PostgreSQL's protocol but lack a guarantee that the relay's proof relies on.
 //! Pure decisions.
 
 use outbox::connect::SHARED_SESSIONS;
@@ -46,7 +46,7 @@ impl ServerKind {
             ));
         }
         if self.hands_on_statements {
-            return Some(format!("hands on the prepared statements of another client: {SHARED_SESSIONS}"));
+            return Some(format!("runs the prepared statements of another client: {SHARED_SESSIONS}"));
         }
         if let Some(table) = &self.distributed {
             return Some(format!(
@@ -56,10 +56,10 @@ impl ServerKind {
         }
         self.subscribed.as_ref().map(|table| {
             format!(
-                "fills the table {table} by a subscription: its rows carry transaction ids of the publisher and no \
-                 sequence comes with them; run the relay on the publisher, or end the subscription \
-                 (ALTER SUBSCRIPTION … REFRESH PUBLICATION without the outbox's tables, or DROP SUBSCRIPTION) and \
-                 see docs/operations/histories.md"
+                "fills the table {table} by a subscription: its rows have transaction ids of the publisher, \
+                 and sequences are not replicated; run the relay on the publisher, or end the subscription \
+                 (ALTER SUBSCRIPTION … REFRESH PUBLICATION without the outbox's tables, or DROP \
+                 SUBSCRIPTION) and see docs/operations/histories.md"
             )
         })
     }
@@ -68,8 +68,8 @@ impl ServerKind {
 /// Unsupported products: a part of their `version()`, their name, and the reason.
 const PRODUCTS: [(&str, &str, &str); 4] = [
     ("CockroachDB", "CockroachDB", "ids of a sequence and transaction ids do not ascend with time there"),
-    ("-YB-", "YugabyteDB", "its nodes cache ids of a sequence and have transaction ids of their own"),
-    ("Greenplum", "Greenplum", "its segments have transaction ids of their own"),
+    ("-YB-", "YugabyteDB", "its nodes cache ids of a sequence and have their own transaction ids"),
+    ("Greenplum", "Greenplum", "its segments have their own transaction ids"),
     ("Redshift", "Amazon Redshift", "it has no snapshots of transaction ids"),
 ];
 

@@ -244,10 +244,10 @@ migrations::statements! {
     /// Like `checkpoint`, with the changes as arrays. One statement is one transaction.
     ///
     /// The first change of an entry copies its content; afterwards its segment need not wait for
-    /// it. Content that is too large to be copied quickly, by itself or together with the rest,
-    /// gets a row without a payload: it stays in the log, and so its segment stays. So a checkpoint
-    /// takes no longer than a lease. A scheduled entry is due at its message's own time, so that it
-    /// is not delayed by the time that the cursor had to wait.
+    /// it. Content that is too large to be copied quickly, alone or together with the rest, gets a
+    /// row without a payload: it stays in the log, and so its segment stays. So a checkpoint takes
+    /// no longer than a lease. A scheduled entry is due at its message's own time, so that it is
+    /// not delayed by the time that the cursor had to wait.
     ///
     /// A change is stored only while the log is whole: without its segment, its content would not
     /// be found. The condition is one on the changes, and not on the log. A condition on the log is

@@ -154,7 +154,7 @@ impl PostgresLog {
     /// Checks the product before any query that another product may not know, and before anything
     /// is prepared. Uses messages of the simple protocol.
     async fn check_product(&self, connection: &mut PgConnection) -> Result<(), LogError> {
-        let failed = || LogError::during("tell what it is");
+        let failed = || LogError::during("report its product");
         let product = sqlx::raw_sql(
             "SELECT version(), EXISTS (SELECT FROM pg_namespace AS n JOIN pg_class AS c ON c.relnamespace = n.oid
                 WHERE n.nspname = 'sys' AND c.relname = 'iam_pg_role_mappings')",
@@ -173,9 +173,10 @@ impl PostgresLog {
         self.refuse(&ServerKind { hands_on_statements, ..ServerKind::default() })
     }
 
-    /// Refuses a pooler that passes sessions on after each transaction: the service, which has the
-    /// same user, would get the relay's settings (isolation level, planner, time limits). Such a
-    /// pooler gives the session of an idle connection to another connection's transaction.
+    /// Refuses a pooler that shares a session between clients, transaction by transaction: the
+    /// service, which has the same user, would get the relay's settings (isolation level, planner,
+    /// time limits). Such a pooler gives the session of an idle connection to another connection's
+    /// transaction.
     async fn check_pooler(
         &self,
         connect: &PgConnectOptions,
@@ -184,7 +185,7 @@ impl PostgresLog {
         if self.has_sessions_of_its_own.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let failed = || LogError::during("find out whose session it is");
+        let failed = || LogError::during("identify its session");
         let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
         let mut is_shared = false;
         // Checked more than once, because other clients may take the session that was free.
@@ -198,9 +199,9 @@ impl PostgresLog {
         }
         if is_shared {
             return Err(LogError::operator(format!(
-                "{} is reached through a pooler that hands sessions on after each transaction, and the relay's settings \
-                 would reach the statements of the service whose pool this is: give the relay a URL of its own, of the \
-                 server or of a pooler in session mode",
+                "{} is reached through a pooler that shares sessions between clients, so the relay's \
+                 settings would affect statements of the service that owns this pool: give the relay its \
+                 own URL, of the server or of a pooler in session mode",
                 self.origin
             )));
         }
@@ -258,7 +259,7 @@ impl PostgresLog {
             return Ok(());
         }
         Err(LogError::operator(format!(
-            "outbox_message_id_seq has CACHE {cache}, with which rows would be lost; run ALTER SEQUENCE \
+            "outbox_message_id_seq has CACHE {cache}, which would lose rows; run ALTER SEQUENCE \
              outbox_message_id_seq CACHE 1 and reconnect all producers"
         )))
     }
@@ -289,8 +290,8 @@ fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {
     }
 }
 
-/// Sets parameters of the session, but for those that the server's version does not have. Each is
-/// bound as a value, never part of a statement's text.
+/// Sets parameters of the session, except those that the server's version lacks. Each is bound as a
+/// value, never part of a statement's text.
 async fn configure(connection: &mut PgConnection, parameters: &[(&str, String)]) -> Result<(), LogError> {
     let names: Vec<&str> = parameters.iter().map(|(name, _)| *name).collect();
     let values: Vec<&str> = parameters.iter().map(|(_, value)| value.as_str()).collect();
@@ -319,7 +320,7 @@ fn one_plan() -> Vec<(&'static str, String)> {
 
 /// Returns the parameters of a session that a relay keeps open: its plans, and no limit for idle
 /// sessions (PostgreSQL 14). Such a limit is meant for forgotten sessions of services. The relay's
-/// session rests from one renewal of the lease to the next, and each would find it ended.
+/// session is idle between two renewals of the lease, and each renewal would find it ended.
 fn kept_open() -> Vec<(&'static str, String)> {
     let mut parameters = one_plan();
     parameters.push(("idle_session_timeout", String::from("0")));

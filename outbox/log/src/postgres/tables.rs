@@ -58,7 +58,7 @@ migrations::statements! {
             FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 AND state = $2 AND {is_indexed} AND id > $3
             ORDER BY id LIMIT $4::bigint)";
         // $5 topic, $6 key, $7 party at fault, $8 pattern of the error, $9 kind, $10 and $11 ages
-        // in microseconds, $12 a moment; each may be null.
+        // in microseconds, $12 a time; each may be null.
         matches = "($5::text IS NULL OR w.topic = $5) AND ($6::text IS NULL OR w.key = $6)
             AND ($7::text IS NULL OR w.fault = $7) AND ($8::text IS NULL OR w.error LIKE $8)
             AND ($9::text IS NULL OR coalesce((SELECT kind FROM {schema}outbox_parked
@@ -123,8 +123,8 @@ migrations::statements! {
     /// $1 relay, $2 state, $3 above this id, $4 rows. Walks all parked entries:
     /// for scheduled ones, and for held ones where many are held.
     list(chosen = "{by_id}", is_indexed = "true", message_id = "e.message_id") = "{listed} ORDER BY e.id";
-    /// Like `list`, for the states that have an index of their own. The literals let the server use
-    /// that index, whatever $2 is.
+    /// Like `list`, for the states that have their own index. The literals let the server use that
+    /// index, whatever $2 is.
     list_stuck(
         chosen = "{by_id}",
         is_indexed = "state IN ('retrying', 'dead')",
@@ -198,7 +198,7 @@ migrations::statements! {
     pause = "
         INSERT INTO {schema}outbox_pause (relay, kind, name, actor, reason) VALUES ($1, $2, $3, $4, $5)
         ON CONFLICT (relay, kind, name) DO NOTHING";
-    /// $4 the moment at which the pause began, or null for any.
+    /// $4 the time at which the pause began, or null for any.
     resume = "
         DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3
             AND ($4::timestamptz IS NULL OR paused_at = $4)";
@@ -248,8 +248,7 @@ migrations::statements! {
     now = "SELECT statement_timestamp() AS at";
     /// The next entries that match: see `walk` and `matches`; $13 rows.
     parked(entries = "{walk}", is_indexed = "true", message_id = "e.message_id") = "{shown}";
-    /// Like `parked`, for held entries of which there are few; $4 held entries to read, which are
-    /// all.
+    /// Like `parked`, for a small number of held entries; $4 held entries to read, which are all.
     parked_few_held(
         entries = "
             (SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at
@@ -258,20 +257,21 @@ migrations::statements! {
             WHERE id > $3 AND $2::text = 'held' ORDER BY id)",
         message_id = "e.message_id",
     ) = "{shown}";
-    /// Like `parked`, for the states that have an index of their own.
+    /// Like `parked`, for the states that have their own index.
     parked_stuck(
         entries = "{walk}",
         is_indexed = "state IN ('retrying', 'dead')",
         message_id = "e.message_id",
     ) = "{shown}";
-    /// The next dead or retrying entries that match, as far as a decision needs them.
+    /// The next dead or retrying entries that match, with the columns that a decision needs.
     choose(is_indexed = "state IN ('retrying', 'dead')") = "
         WITH walk AS MATERIALIZED {walk}
         SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.created_at,
             CASE WHEN $8::text IS NOT NULL THEN e.error END AS error
         FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
         LEFT JOIN (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id) AS e ON true ORDER BY e.id";
-    /// The time is that before the entries were read: what dies meanwhile is younger.
+    /// The time is that before the entries were read: entries that become dead meanwhile are
+    /// younger.
     total(is_indexed = "state IN ('retrying', 'dead')") = "
         SELECT statement_timestamp() AS at, count(*) AS scanned, count(*) FILTER (WHERE {matches}) AS entries
         FROM {walk} AS w";

@@ -42,9 +42,9 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
             code.and_then(of_code).or_else(|| of_message(message))
         }
         sqlx::Error::Io(io) => Some(of_io(io, options)),
-        // The client library has no error of its own for a server that is no PostgreSQL.
+        // The client library has no separate error for a server that is not PostgreSQL.
         sqlx::Error::Protocol(problem) if problem.contains("SSLRequest") => {
-            Some("what answers there is no PostgreSQL: correct host and port in the URL")
+            Some("the server that answers is not PostgreSQL: correct host and port in the URL")
         }
         _ => None,
     };
@@ -73,20 +73,20 @@ pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> L
         return error;
     }
     let one_by_one = if addresses.len() > 1 && needs_name(options) {
-        "; with TLS only the first address may be tried in this time: it has to answer"
+        "; with TLS, only the first address may be tried in this time, so it has to answer"
     } else {
         ""
     };
     let place = place(options);
-    let remedy = "look at the server and at the network in between";
+    let remedy = "check the server and the network in between";
     LogError::Unavailable {
         reason: format!("{place} did not answer within {waited:?}{tried}{one_by_one}; {remedy}"),
         source: Some(Box::new(error)),
     }
 }
 
-/// Returns the remedy for an answer whose SQLSTATE says too little. Poolers have codes of their own
-/// and English messages.
+/// Returns the remedy for an answer whose SQLSTATE is too vague. Poolers have their own codes and
+/// English messages.
 fn of_message(message: &str) -> Option<&'static str> {
     let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
     if asks_for_tls(message) {
@@ -96,16 +96,18 @@ fn of_message(message: &str) -> Option<&'static str> {
     }
     if says(&["Tenant or user not found", "no such user", "no such database"]) {
         return Some(
-            "the pooler does not know it: correct user, host and database in the URL, in the pooler's form",
+            "the pooler does not know it: correct user, host and database in the URL, in the form that the \
+             pooler expects",
         );
     }
     if says(&["query_wait_timeout", "no more connections allowed", "MaxClients", "max clients"]) {
         return Some(
-            "raise the pooler's limits of sessions: a relay needs 2 to lead, and 2 more for moments",
+            "raise the pooler's session limits: a relay needs 2 sessions to lead, and 2 more for short times",
         );
     }
     says(&["password authentication failed", "SASL authentication failed"]).then_some(
-        "write the user's right password into the URL or its file, and into the users of the pooler if there is one",
+        "write the correct password into the URL or its file, and into the user list of the pooler if there \
+         is one",
     )
 }
 
@@ -117,22 +119,20 @@ fn asks_for_tls(message: &str) -> bool {
 /// Returns the remedy for a SQLSTATE.
 fn of_code(code: &str) -> Option<&'static str> {
     Some(match code {
-        "28P01" => {
-            "write the user's right password into the URL or its file, or give the user that one with ALTER ROLE"
-        }
+        "28P01" => "write the correct password into the URL or its file, or set this one with ALTER ROLE",
         "28000" => {
-            "correct the user in the URL, or let it in: the role has to exist and to have LOGIN, and pg_hba.conf \
-             has to admit it from this address"
+            "correct the user in the URL, or admit it: the role must exist and have LOGIN, and pg_hba.conf \
+             must admit it from this address"
         }
         "3D000" => "correct the name of the database in the URL, or make it with CREATE DATABASE",
         "42501" => "grant the user CONNECT on the database",
         "55000" => {
-            "let the database accept connections: ALTER DATABASE … ALLOW_CONNECTIONS true, or resume it where its \
-             provider has paused it"
+            "let the database accept connections: ALTER DATABASE … ALLOW_CONNECTIONS true, or resume it if \
+             its provider has paused it"
         }
         "53300" => {
-            "raise max_connections of the server or the limit of the role, or end sessions that idle: a relay needs 2 \
-             to lead, and 2 more for moments"
+            "raise max_connections of the server or the limit of the role, or end idle sessions: a relay \
+             needs 2 sessions to lead, and 2 more for short times"
         }
         _ => return None,
     })
@@ -144,12 +144,12 @@ fn of_io(error: &io::Error, options: &PgConnectOptions) -> &'static str {
             "nothing listens there: start the server, or correct host and port in the URL"
         }
         io::ErrorKind::NotFound if options.get_socket().is_some() => {
-            "nothing listens there: start the server, or correct the folder of its socket in the URL"
+            "nothing listens there: start the server, or correct the directory of its socket in the URL"
         }
         _ if error.to_string().contains("lookup address") => {
-            "correct the host in the URL, or the name service of this machine"
+            "correct the host in the URL, or the name resolution of this machine"
         }
-        _ => "look at the server and at the network in between",
+        _ => "check the server and the network in between",
     }
 }
 
@@ -169,31 +169,33 @@ fn insecure(options: &PgConnectOptions, told: &str) -> String {
     let mode = mode(options.get_ssl_mode());
     if told.contains("does not support TLS") {
         return format!(
-            "{place} offers no TLS, which sslmode={mode} asks for; switch TLS on at the server (ssl = on), or set \
-             sslmode=disable, which another machine needs allow_plaintext for"
+            "{place} offers no TLS, which sslmode={mode} requires; enable TLS on the server (ssl = on), or \
+             set sslmode=disable, which also needs allow_plaintext if the server is another machine"
         );
     }
     let says = |words: &[&str]| words.iter().any(|word| told.contains(word));
     if says(&["UnknownIssuer", "CaUsedAsEndEntity"]) {
         return match files(options).into_iter().find(|(name, _)| *name == "sslrootcert") {
             Some((_, path)) => format!(
-                "the certificate of {place} is of an authority that sslrootcert={path} does not hold ({told}); put the \
-                 certificate of the server's authority into that file, or name the file that has it"
+                "the certificate of {place} was issued by an authority that is not in sslrootcert={path} \
+                 ({told}); add the certificate of that authority to the file, or name the file that has it"
             ),
             None => format!(
-                "the certificate of {place} is of an authority that is not trusted here ({told}), and sslrootcert is \
-                 not set; name the file with the authority's certificate in sslrootcert of the URL"
+                "the certificate of {place} was issued by an authority that is not trusted here ({told}), \
+                 and sslrootcert is not set; name the file with the authority's certificate in sslrootcert \
+                 of the URL"
             ),
         };
     }
     if says(&["not valid for name", "NotValidForName"]) {
         return format!(
-            "the certificate of {place} is for another name than {host:?} ({told}), and sslmode={mode} compares them; \
-             write a name of the certificate as the host of the URL, or give the server a certificate for this one"
+            "the certificate of {place} is not for the name {host:?} ({told}), which sslmode={mode} \
+             requires; use a name of the certificate as the host of the URL, or give the server a \
+             certificate for this name"
         );
     }
     if says(&["expired", "Expired"]) {
-        return format!("the certificate of {place} has expired ({told}); renew it at the server");
+        return format!("the certificate of {place} has expired ({told}); renew it on the server");
     }
     if says(&["not valid yet", "NotValidYet"]) {
         return format!(
@@ -239,16 +241,16 @@ fn unusable_file(options: &PgConnectOptions) -> Option<String> {
         let (problem, remedy) = match read(Path::new(&path)) {
             Err(error) => (
                 format!("which cannot be read: {error}"),
-                "correct the path in the URL, or let the user of this program read the file",
+                "correct the path in the URL, or make the file readable for the user of this program",
             ),
             Ok(text) if name == "sslkey" && !text.contains("PRIVATE KEY-----") => (
-                String::from("which holds no key in PEM form"),
-                "write the key of the client certificate there (-----BEGIN PRIVATE KEY-----), not encrypted",
+                String::from("which contains no key in PEM format"),
+                "write the unencrypted key of the client certificate there (-----BEGIN PRIVATE KEY-----)",
             ),
             Ok(text) if name != "sslkey" && !text.contains("-----BEGIN CERTIFICATE-----") => (
-                String::from("which holds no certificate in PEM form"),
-                "write the certificate there as text, which begins with -----BEGIN CERTIFICATE----- (openssl x509 -inform der \
-                 makes it of one in DER form)",
+                String::from("which contains no certificate in PEM format"),
+                "write the certificate there as text, which begins with -----BEGIN CERTIFICATE----- \
+                 (openssl x509 -inform der converts one from DER)",
             ),
             Ok(_) => return None,
         };
@@ -332,15 +334,15 @@ mod tests {
         let late = || sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut));
         for (error, parts) in [
             (refused(), ["could not connect", "start the server"]),
-            (unknown_host(), ["lookup address", "name service"]),
+            (unknown_host(), ["lookup address", "name resolution"]),
             (late(), ["timed out", "network in between"]),
             (
                 sqlx::Error::Protocol("unexpected response from SSLRequest: 0x41".into()),
-                ["SSLRequest", "no PostgreSQL: correct host and port"],
+                ["SSLRequest", "not PostgreSQL: correct host and port"],
             ),
             (sqlx::Error::Tls("server does not support TLS".into()), ["sslmode=verify-full", "ssl = on"]),
             (tls("invalid peer certificate: UnknownIssuer"), ["not trusted", "sslrootcert of the URL"]),
-            (tls("certificate not valid for name \"db\""), ["another name", "host of the URL"]),
+            (tls("certificate not valid for name \"db\""), ["not for the name", "host of the URL"]),
             (tls("invalid peer certificate: Expired"), ["has expired", "renew it"]),
             (tls("peer is incompatible"), ["not secure: ", "check sslmode=verify-full"]),
         ] {
@@ -356,9 +358,9 @@ mod tests {
             ),
             ("Tenant or user not found", "pooler"),
             ("no such database: shop", "pooler"),
-            ("password authentication failed (server_login_retry)", "right password"),
-            ("query_wait_timeout", "needs 2 to lead"),
-            ("MaxClientsInSessionMode: max clients reached", "needs 2 to lead"),
+            ("password authentication failed (server_login_retry)", "correct password"),
+            ("query_wait_timeout", "needs 2 sessions to lead"),
+            ("MaxClientsInSessionMode: max clients reached", "needs 2 sessions to lead"),
         ] {
             assert!(of_message(message).is_some_and(|advice| advice.contains(part)), "{message}");
         }

@@ -22,7 +22,7 @@ pub enum Stage {
     Passed,
     /// The row is parked.
     Beside(ExceptionState),
-    /// An operator gave the row up, and the relay has accepted that: the stored cursor has passed
+    /// An operator discarded the row, and the relay has accepted that: the stored cursor has passed
     /// it, no entry of it is parked, and the relay never publishes it.
     Discarded,
     /// The row belongs to other relays, and this relay never publishes it. The outbox does not know

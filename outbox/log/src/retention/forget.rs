@@ -2,8 +2,8 @@
 
 use crate::LogError;
 
-/// Why a relay is not forgotten. Nothing was changed, except that a part of the parked entries that
-/// were to be discarded may be gone.
+/// Why a relay is not forgotten. Nothing was changed, except that some of the parked entries to
+/// discard may already be discarded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForgetError {

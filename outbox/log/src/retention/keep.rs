@@ -8,7 +8,7 @@ use message::units::ShownTime;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// For messages. With a shorter time, a producer that recreates an id after a crash would not find
-/// it. On PostgreSQL the ring of segments comes round after 6 days 5 hours, and a segment must be
+/// it. On PostgreSQL the ring of segments starts over after 6 days 5 hours, and a segment must be
 /// emptied before that.
 pub const KEEP_MESSAGES: KeepBounds = KeepBounds { min: Duration::from_secs(60), max: DAY.saturating_mul(5) };
 

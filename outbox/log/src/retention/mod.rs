@@ -41,11 +41,11 @@ pub trait LogRetention: Send + Sync + 'static {
     ///
     /// # Errors
     /// As for [`LogRetention::segments`]. PostgreSQL also refuses more than the maximum of
-    /// [`KEEP_MESSAGES`]: the ring of segments would come round before a segment is old enough.
+    /// [`KEEP_MESSAGES`]: the ring of segments would start over before a segment is old enough.
     async fn expire(&self, keep: Duration) -> Result<Expired, LogError>;
 
-    /// Removes operators' decisions and operations that are older than `keep` and whose messages
-    /// are gone. Looks at a thousand of each. For decisions it continues where the last call
+    /// Removes operators' decisions and operations that are older than `keep` and whose messages no
+    /// longer exist. Examines a thousand of each. For decisions it continues where the last call
     /// stopped, and after the last decision it begins again with the oldest. Returns the number
     /// removed. Cancel-safe.
     ///
@@ -54,11 +54,11 @@ pub trait LogRetention: Send + Sync + 'static {
     /// days.
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError>;
 
-    /// Removes the cursor of a relay that is gone for good, so that it no longer holds back
+    /// Removes the cursor of a relay that will not return, so that it no longer holds back
     /// retention. If the relay returns, it begins with the oldest remaining entry, and publishes
-    /// what was discarded, edited or paused as it was enqueued. `discard_parked` first removes its
-    /// parked entries, 10,000 in each transaction. Not cancel-safe: call it again. Until a call has
-    /// ended, the relay may return and go on without the entries that are gone.
+    /// discarded, edited and paused messages as they were enqueued. `discard_parked` first removes
+    /// its parked entries, 10,000 in each transaction. Not cancel-safe: call it again. Until a call
+    /// has ended, the relay may return and continue without the discarded entries.
     ///
     /// Watches a lease that ends later than its holder can have asked for (a clock was ahead) for
     /// the length of the lease: a live holder renews it within that time.

@@ -61,15 +61,16 @@ impl fmt::Display for HeldBack {
             Self::Unread => f.write_str("no relay has read this outbox"),
             Self::Relay(name) => write!(f, "relay {name} has not passed it"),
             Self::Parked(name) => {
-                write!(f, "relay {name} has parked a message of it that is too large to be copied")
+                write!(f, "relay {name} has parked one of its messages that is too large to be copied")
             }
-            Self::Restored => f.write_str("restored from another cluster, and no relay has taken it up"),
+            Self::Restored => f.write_str("restored from another cluster, and no relay has read it since"),
             Self::Clocks(ahead) => write!(
                 f,
-                "the clocks differ: the server's is {} s ahead of this machine's, and history must be old by both",
+                "the clocks differ: the server's is {} s ahead of this machine's, and messages must be old \
+                 enough by both",
                 ahead.as_secs()
             ),
-            Self::Busy => f.write_str("in use, tried again"),
+            Self::Busy => f.write_str("in use; retrying"),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) relay: RelayName,
     pub(super) holder: String,
     pub(super) watch: Watch<i64>,
-    /// As it was last noted.
+    /// As it was last recorded.
     pub(super) trouble: Option<BrokerTrouble>,
 }
 
@@ -86,9 +86,9 @@ fn unparked(parked: &Parked, error: sqlx::Error) -> LogError {
     }
     let Parked { id, message_id, .. } = parked;
     LogError::operator(format!(
-        "the message {message_id} cannot be parked: outbox_exception has another one under its id {id}, because \
-         sqlite_sequence was set back; stop producers and relays, save that row and its content in outbox_parked, \
-         delete both, and enqueue its message anew"
+        "the message {message_id} cannot be parked: outbox_exception has a different one under its id {id}, \
+         because sqlite_sequence was set back; stop producers and relays, save that row and its content in \
+         outbox_parked, delete both, and enqueue its message again"
     ))
 }
 
@@ -212,7 +212,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(&self.holder)
             .execute(&mut self.connection)
             .await
-            .map_err(LogError::during("note the state of the broker"))?;
+            .map_err(LogError::during("store the state of the broker"))?;
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(message_id.to_string())
             .fetch_one(&mut self.connection)
             .await
-            .map_err(LogError::during("look for the entry that was read last"))?;
+            .map_err(LogError::during("look up the entry that was read last"))?;
         Ok((!is_here).then(|| gone(id, message_id)))
     }
 
@@ -238,7 +238,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             .bind(&self.holder)
             .execute(&mut self.connection)
             .await
-            .map_err(LogError::during("give the lease back"))?;
+            .map_err(LogError::during("release the lease"))?;
         Ok(fenced(done.rows_affected()))
     }
 }

@@ -1,14 +1,13 @@
-//! The file behind a connection. A connection keeps the file that it opened, even after that one
-//! was removed and another one stands under its name. Producers that connect later write into the
-//! other.
+//! The file behind a connection. A connection keeps the file that it opened, even after that file
+//! was removed and another one has its name. Producers that connect later write into the other.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::LogError;
 
-/// The numbers that tell two files apart, whatever their names. Those of a file that is open are
-/// not given to another one.
+/// The numbers that distinguish two files, whatever their names. Those of an open file are not
+/// assigned to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -19,22 +18,22 @@ struct Identity {
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     path: PathBuf,
-    /// `None` where it is unknown, as on Windows, which lets nobody replace an open file.
+    /// `None` where it is unknown, as on Windows, where an open file cannot be replaced.
     identity: Option<Identity>,
 }
 
 impl OpenedFile {
-    /// Notes which file stands at a path that is opened next. Noted before, so that a file which is
-    /// replaced meanwhile counts as replaced.
+    /// Records which file is at a path, before it is opened: so a file that is replaced meanwhile
+    /// counts as replaced.
     pub(super) fn about_to_open(path: &Path) -> Self {
         Self { path: path.to_owned(), identity: identity(path).ok().flatten() }
     }
 
-    /// Checks that the path still leads to the file. Asks the file system once, as each statement
-    /// does several times.
+    /// Checks that the path still leads to the file. Queries the file system once, while each
+    /// statement does so several times.
     ///
     /// # Errors
-    /// [`LogError::Unavailable`]: the next term opens the file that is there by then.
+    /// [`LogError::Unavailable`]: the next term opens the file that exists by then.
     pub(super) fn check(&self) -> Result<(), LogError> {
         let Some(opened) = self.identity else { return Ok(()) };
         let path = self.path.display();
@@ -45,9 +44,7 @@ impl OpenedFile {
                 )
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                format!(
-                    "{path} was removed while the relay had it open: put the file back, or another one in its place"
-                )
+                format!("{path} was removed while the relay had it open: put the file back, or replace it")
             }
             _ => return Ok(()),
         };

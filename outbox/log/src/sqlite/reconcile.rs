@@ -51,7 +51,7 @@ migrations::statements! {
         ORDER BY m.message_id LIMIT 1";
 }
 
-/// Without a schema.
+/// SQLite has no schemas.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
 /// Implements [`Rows`] for SQLite.

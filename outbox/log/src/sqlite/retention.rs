@@ -24,14 +24,14 @@ const RUN_ROWS: i64 = 500;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Parked entries that one transaction discards.
 const DISCARDED_AT_ONCE: i64 = 10_000;
-/// Maximum decisions, and operations, that one call looks at: the next ones, and the oldest.
+/// Maximum decisions, and operations, that one call examines: the next ones, and the oldest.
 const DECISIONS_AT_ONCE: i64 = 1_000;
 
 migrations::statements! {
     parts {
         now = NOW;
         id_of_now = ID_OF_NOW;
-        // The largest message id of the moment ?1 microseconds ago.
+        // The largest message id with the time ?1 microseconds ago.
         kept_since = "max(CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?1 / 1000, 0)";
         id_of_keep = "printf('%08x-%04x-7fff-bfff-ffffffffffff', {kept_since} >> 16, {kept_since} & 65535)";
         // Rows up to the id ?1, except those of parked entries without a copy: mostly those that
@@ -49,9 +49,9 @@ migrations::statements! {
             ORDER BY id LIMIT 1) AS o, (SELECT id, enqueued_at FROM outbox_message ORDER BY id DESC
             LIMIT 1) AS n";
     /// ?1 microseconds to keep: the last entry that is older. Ids ascend in time, so all entries
-    /// before the first younger one are old. A time in the future is not the time of writing: the
-    /// time in the message id then tells the age, and where that also lies in the future, the next
-    /// entry does.
+    /// before the first younger one are old. A time in the future is not the time of writing: then
+    /// the time in the message id shows the age, and if that is also in the future, the next entry
+    /// does.
     last_old = "
         SELECT id FROM outbox_message WHERE (enqueued_at <= {now} OR message_id <= {id_of_now})
             AND id < coalesce((SELECT id FROM outbox_message
@@ -65,12 +65,12 @@ migrations::statements! {
     run = "
         DELETE FROM outbox_message WHERE id IN (SELECT id FROM outbox_message WHERE {removable} ORDER BY id
             LIMIT ?2) RETURNING CAST(message_id AS BLOB)";
-    /// ?1 the largest message id that was removed. Capped at the present: otherwise one id from a
-    /// clock that runs ahead would hide everything older than itself, for years.
+    /// ?1 the largest message id that was removed. Capped at the current time: otherwise one id
+    /// from a clock that runs ahead would hide everything older than itself, for years.
     expired = "
         UPDATE outbox_retention
             SET expired_through = min(max(coalesce(expired_through, ''), ?1), {id_of_now}), expired_at = {now}";
-    /// The decisions at which a call looks: ?1 microseconds to keep, ?2 maximum rows. Returns the
+    /// The decisions that a call examines: ?1 microseconds to keep, ?2 maximum rows. Returns the
     /// place where the next call begins, so that decisions that must stay do not keep later ones
     /// from being removed. A round ends with rows that are all young, or with the last row. Rows
     /// with a time ahead of the clock were not written then, so they are no reason to end.
@@ -78,8 +78,8 @@ migrations::statements! {
         SELECT CASE WHEN count(*) = ?2 AND NOT min(next.at BETWEEN {now} - ?1 AND {now}) THEN max(next.seq) ELSE 0 END
         FROM (SELECT seq, at FROM outbox_audit WHERE seq > (SELECT decisions_after FROM outbox_retention)
             ORDER BY seq LIMIT ?2) AS next";
-    /// ?1 microseconds to keep, ?2 maximum rows to look at. A decision stays as long as its message
-    /// could still leave because of it: while the log has the row, or a relay has parked it.
+    /// ?1 microseconds to keep, ?2 maximum rows to look at. A decision stays as long as it could
+    /// still affect its message: while the log has the row, or a relay has parked it.
     forget_decisions = "
         DELETE FROM outbox_audit WHERE seq IN (SELECT old.seq FROM
             (SELECT seq, relay, id, message_id, at FROM outbox_audit
@@ -106,14 +106,14 @@ migrations::statements! {
 /// Without a schema.
 static SQL: LazyLock<Statements> = LazyLock::new(|| Statements::new(None));
 
-/// Statements that discard what is parked for relay ?1 up to the id ?2.
+/// Statements that discard the parked entries of relay ?1 up to the id ?2.
 const DISCARD: [&str; 2] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id <= ?2",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id <= ?2",
 ];
 
-/// Statements that forget a relay. The next relay of this name publishes what was discarded, and
-/// what was edited as it was enqueued: these decisions are withdrawn. Nor is it paused.
+/// Statements that forget a relay. The next relay with this name publishes discarded entries, and
+/// edited ones as they were enqueued: these decisions are withdrawn. Pauses end as well.
 const FORGET: [&str; 6] = [
     "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0",
     "DELETE FROM outbox_parked WHERE relay = ?1 AND shard = 0",
@@ -154,7 +154,7 @@ async fn last_old(connection: &mut SqliteConnection, keep: Duration) -> Result<i
         .bind(micros(keep))
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("look for old entries"))?;
+        .map_err(LogError::during("find old entries"))?;
     Ok(last.unwrap_or_default())
 }
 
@@ -197,7 +197,7 @@ fn segment(
 
 /// Runs one short transaction. Returns how many entries it removed.
 async fn run(connection: &mut SqliteConnection, up_to: i64) -> Result<u64, LogError> {
-    let failed = || LogError::during("remove old entries");
+    let failed = || LogError::during("delete old entries");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     let gone: Vec<Vec<u8>> =
         sqlx::query_scalar(&SQL.run).bind(up_to).bind(RUN_ROWS).fetch_all(&mut *tx).await.map_err(failed())?;
@@ -231,14 +231,14 @@ async fn check_free(
     }
 }
 
-/// Discards the first parked entries of a relay, in a transaction, if there are many. Returns false
-/// and changes nothing when few are left.
+/// Discards the first parked entries of a relay in a separate transaction, if there are many.
+/// Returns false and changes nothing when few are left.
 async fn discard_some(
     connection: &mut SqliteConnection,
     relay: &RelayName,
     over: Option<&Held<i64>>,
 ) -> Result<bool, ForgetError> {
-    let failed = || LogError::during("discard what is parked for the relay");
+    let failed = || LogError::during("discard the parked entries of the relay");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     check_free(&mut tx, relay, over).await?;
     let up_to: Option<i64> = sqlx::query_scalar(&SQL.parked_behind)
@@ -304,7 +304,7 @@ impl LogRetention for SqliteLog {
     }
 
     async fn forget_decisions(&self, keep: Duration) -> Result<u64, LogError> {
-        let failed = || LogError::during("remove old decisions");
+        let failed = || LogError::during("delete old decisions");
         let keep = micros(keep);
         let mut connection = self.connect().await?;
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;

@@ -141,7 +141,7 @@ migrations::statements! {
     pause = "
         INSERT INTO outbox_pause (relay, kind, name, actor, reason) VALUES (?1, ?2, ?3, ?4, ?5)
         ON CONFLICT (relay, kind, name) DO NOTHING";
-    /// ?4 the moment at which the pause began, or null for any.
+    /// ?4 the time at which the pause began, or null for any.
     resume = "
         DELETE FROM outbox_pause WHERE relay = ?1 AND kind = ?2 AND name = ?3
             AND (?4 IS NULL OR paused_at = ?4)";
@@ -182,8 +182,8 @@ migrations::statements! {
         WHERE seq = ?2 AND relay = ?1 AND action = 'edit'";
     now = "SELECT {now} AS at";
     parked(entries = "{walk}", is_indexed = "true") = "{shown}";
-    /// Like `parked`, for held entries of which there are few; ?4 held entries to read, which are
-    /// all. The state, ?2, is known.
+    /// Like `parked`, for a small number of held entries; ?4 held entries to read, which are all.
+    /// The state, ?2, is known.
     parked_few_held(
         entries = "
             SELECT id, message_id, topic, key, attempts, due_at, fault, error, created_at, updated_at

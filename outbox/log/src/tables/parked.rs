@@ -44,7 +44,7 @@ impl<DB: Dialect> Tables<DB> {
         read.await.map_err(LogError::during("list entries"))
     }
 
-    /// Reads the next entries that match, as far as a decision needs them.
+    /// Reads the next entries that match, with the columns that a decision needs.
     pub(crate) async fn choose(
         &self,
         connection: &mut DB::Connection,
@@ -93,7 +93,7 @@ impl<DB: Dialect> Tables<DB> {
         read.await.map_err(LogError::during("count the parked entries"))
     }
 
-    /// Reads what a decision has changed.
+    /// Reads the changes of a decision.
     pub(crate) async fn decision(
         &self,
         connection: &mut DB::Connection,

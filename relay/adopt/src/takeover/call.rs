@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection, Postgres, Transaction};
 
 use super::sql::Step;
 
-/// Limit for a call that takes as long as the table is large.
+/// Limit for a call whose duration depends on the size of the table.
 const LONG_CALL_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The time limits of one command.

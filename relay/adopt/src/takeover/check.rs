@@ -26,7 +26,7 @@ pub(super) fn place(adoption: &Adoption, facts: &Facts) -> Result<Place, Operate
     Ok(place)
 }
 
-/// Returns the place for the way back, which stays open whatever has become of the columns.
+/// Returns the names for the way back, which stays possible whatever has happened to the columns.
 pub(super) fn place_back(adoption: &Adoption, facts: &Facts) -> Result<Place, OperateError> {
     let table = found(adoption, facts)?;
     let home = home(facts)?;
@@ -43,7 +43,7 @@ fn home(facts: &Facts) -> Result<&Home, OperateError> {
     })
 }
 
-/// Creates a place with its names, for rows that are neither marked nor deleted.
+/// Creates the names for rows that are neither marked nor deleted.
 fn names(home: &str, schema: &str, function: &str) -> Result<Place, OperateError> {
     let home = Identifier::new(home).map_err(|error| OperateError::refused(error, "rename it"))?;
     let (schema, function) = (foreign(schema)?, foreign(function)?);
@@ -131,9 +131,14 @@ pub(super) fn found<'a>(adoption: &Adoption, facts: &'a Facts) -> Result<&'a Tab
         let text = format!("there is no table {}", adoption.table_name());
         let help = match facts.elsewhere.first() {
             Some(table) => {
-                format!("write names exactly as in the catalog, with upper case; a table that exists: table = {table:?}")
+                format!(
+                    "write names exactly as in the catalog, including upper case; a table that exists: \
+                         table = {table:?}"
+                )
             }
-            None => String::from("check `table` and the database: the table must be in the database of the outbox"),
+            None => String::from(
+                "check `table` and the database: the table must be in the database of the outbox",
+            ),
         };
         OperateError::refused(text, help)
     })
@@ -285,7 +290,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
         "timestamp with time zone" | "timestamp without time zone" | "date" => Ok(Mark::Time),
         other => {
             let text = format!(
-                "pending = {name} has the type {other}, which does not show by itself which rows are waiting"
+                "pending = {name} has the type {other}, which alone does not show which rows are waiting"
             );
             let help = "set pending_value and sent_value, for example pending_value = \"NEW\" and sent_value = \"SENT\"";
             Err(OperateError::refused(text, help))
@@ -293,7 +298,7 @@ fn mark(adoption: &Adoption, facts: &Facts, pending: &Pending) -> Result<Mark, O
     }
 }
 
-/// Refuses a table with another trigger that hands rows over: each row would leave twice.
+/// Refuses a table with another trigger that hands rows over: each row would be published twice.
 fn triggers(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
     for trigger in &facts.triggers {
         let is_ours = TRIGGERS.contains(&trigger.name.as_str());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::call::{Limit, failed};
 
-/// $1 is the relay: the holder of its lease, unless the relay is paused, in the columns of a
+/// The holder of the lease of relay $1, unless the relay is paused, in the columns of a
 /// [`HolderRow`].
 pub(super) const LEADER: &str = "
 SELECT r.holder, extract(epoch FROM r.lease_until - clock_timestamp())::float8, r.epoch, r.lease_until::text,

@@ -64,7 +64,7 @@ pub(super) async fn take(
     Ok(())
 }
 
-/// Describes the holders of the table, as far as they are visible.
+/// Describes the visible holders of locks on the table.
 async fn writers(connection: &mut PgConnection, oid: i64) -> String {
     let found: Result<Vec<Json<Writer>>, _> =
         sqlx::query_scalar(WRITERS).bind(oid).fetch_all(connection).await;

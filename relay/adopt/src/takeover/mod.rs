@@ -344,7 +344,8 @@ impl OldTable {
             "the relay {} is running ({holder}): new rows would overtake earlier ones",
             self.pipeline
         );
-        let help = "Debezium must first publish all old rows: stop the relay or run `relay pause --all` until `relay adopt status` shows that the slot is through";
+        let help = "Debezium must first publish all old rows: stop the relay or run `relay pause --all` \
+                    until `relay adopt status` shows that the slot is through";
         Err(check::conflict(text, help))
     }
 

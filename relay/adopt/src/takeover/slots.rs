@@ -3,7 +3,7 @@
 //!
 //! The position that a reader confirms is not enough. It stops where the publication lets nothing
 //! more through, which is the effect of removing the table: the last row is confirmed, while other
-//! tables go on. So the rest of the log is decoded, on a copy of the slot.
+//! tables continue. So the rest of the log is decoded, on a copy of the slot.
 
 use operate::OperateError;
 use serde::Serialize;
@@ -102,7 +102,8 @@ pub(super) async fn look(connection: &mut PgConnection, left: Left<'_>) -> Resul
                 Ok(false) if is_active => (true, None),
                 // A snapshot reads the table instead of the slot, and may still run.
                 Ok(false) => {
-                    let doubt = "its log has no more rows, but its reader is not connected and may still have to finish a snapshot";
+                    let doubt = "its log has no more rows, but its reader is not connected and may still \
+                                 need to finish a snapshot";
                     (false, Some(doubt.to_owned()))
                 }
                 Err(error) => (false, Some(unreadable(&error, left.user))),

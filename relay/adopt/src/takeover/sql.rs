@@ -67,7 +67,7 @@ pub(super) struct Step {
     pub(super) sql: Statement,
     /// Whether its rows count as imported.
     pub(super) imports: bool,
-    /// Whether it takes as long as rows wait.
+    /// Whether its duration depends on the number of waiting rows.
     pub(super) is_long: bool,
 }
 
@@ -99,7 +99,7 @@ fn step(what: &'static str, sql: Template) -> Step {
     Step { what, sql: sql.render(), imports: false, is_long: false }
 }
 
-/// Returns a step that takes as long as rows wait.
+/// Returns a step whose duration depends on the number of waiting rows.
 fn long(what: &'static str, sql: Template) -> Step {
     Step { is_long: true, ..step(what, sql) }
 }
@@ -147,7 +147,7 @@ impl Sql<'_> {
                     long("delete the imported rows", delete.statement("waits", &waits))
                 }
             });
-            steps.push(long("let no imported row wait", self.none_stays(&waits)));
+            steps.push(long("mark imported rows as not waiting", self.none_stays(&waits)));
         }
         if let (true, Some(publication)) = (leaves, &self.adoption.publication) {
             let alter = self.of_table("ALTER PUBLICATION {publication} DROP TABLE {table}");
@@ -215,7 +215,7 @@ impl Sql<'_> {
         step("write the audit", insert)
     }
 
-    /// Returns whether a trigger of its own marks new rows as sent.
+    /// Returns whether a separate trigger marks new rows as sent.
     pub(super) fn marks(&self) -> bool {
         self.mark().is_some()
     }
@@ -337,8 +337,8 @@ impl Sql<'_> {
         self.adoption.order_by.as_ref().unwrap_or(&self.adoption.id.column)
     }
 
-    /// Returns what orders rows of equal rank: the old id, or else the place in the table, so that
-    /// at least rows that were inserted one after another usually keep their order.
+    /// Returns the expression that orders rows of equal rank: the old id, or else the place in the
+    /// table, so that at least rows that were inserted one after another usually keep their order.
     fn tie(&self) -> Statement {
         let tie = match &self.adoption.order_by {
             None => Template::new(""),

@@ -17,7 +17,7 @@ pub enum AdoptState {
     Adopted,
     /// There is no trigger.
     NotAdopted,
-    /// A trigger exists but is disabled: new rows leave in neither way.
+    /// A trigger exists but is disabled: neither relay publishes new rows.
     Disabled,
     /// The trigger has another mapping or version than this program would create.
     Differs,

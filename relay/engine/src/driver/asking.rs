@@ -5,12 +5,12 @@ use tokio::time::Instant;
 use super::{Driver, PAUSE_LOOK_INTERVAL};
 use crate::reader::{Answer, Ask};
 
-/// Kinds of questions: held entries, due exceptions, names of queues, and pauses.
+/// Kinds of queries: held entries, due exceptions, names of queues, and pauses.
 const KINDS: usize = 4;
 
 impl Driver {
-    /// Asks the database one question at a time, if there is room for the answer. The kinds take
-    /// turns, so that none waits until another has nothing left to ask.
+    /// Sends the database one query at a time, if there is room for the answer. The kinds of
+    /// queries take turns, so that none is starved.
     pub(super) fn ask(&mut self) {
         if self.asked || self.draining.is_some() {
             return;

@@ -86,7 +86,8 @@ struct Driver {
     commands: mpsc::Sender<Command>,
     /// The error that keeps the relay from its broker, for operators.
     trouble: watch::Sender<Option<BrokerTrouble>>,
-    /// Whether the term has had a session. Then the trouble that an earlier term noted is cleared.
+    /// Whether the term has had a session. Then the problem that an earlier term recorded is
+    /// cleared.
     was_connected: bool,
     reports: mpsc::UnboundedReceiver<Report>,
     batch_len: usize,
@@ -94,12 +95,12 @@ struct Driver {
     storing: bool,
     /// Whether that checkpoint stores an exception that will become due.
     stores_due: bool,
-    /// Whether a question is on its way.
+    /// Whether a query is in flight.
     asked: bool,
-    /// The kind of question to try next; the kinds take turns.
+    /// The kind of query to try next; the kinds take turns.
     turn: usize,
     due: Due,
-    /// When to look for pauses again.
+    /// When to check for pauses again.
     pauses_at: Instant,
     draining: Option<Instant>,
     /// When the lease was taken: the engine counts time from here.
@@ -213,15 +214,15 @@ impl Driver {
             }
             let trusted_until = *trusted.borrow_and_update();
             // The order: first events that end the term; then events that come at most once per
-            // checkpoint, question or interval, and so cannot starve the rest; then the two
-            // streams. Pages go before receipts, to keep the publisher busy. The room in the window
-            // bounds how many pages can come in a row.
+            // checkpoint, query or interval, and so cannot starve the rest; then the two streams.
+            // Pages go before receipts, to keep the publisher busy. The room in the window bounds
+            // how many pages can come in a row.
             tokio::select! {
                 biased;
                 ended = &mut *checkpointer => return ended_by_checkpointer(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
-                // The lease could not be renewed in time: whatever the database says later, stop
-                // now.
+                // The lease could not be renewed in time: stop now, whatever the database answers
+                // later.
                 () = tokio::time::sleep_until(trusted_until) => {
                     if *trusted.borrow() <= trusted_until {
                         return Ended::LeaseLost;
@@ -355,13 +356,13 @@ impl Driver {
         }
     }
 
-    /// Reports to operators that there is a session, if that is news.
+    /// Reports to operators that there is a session, if that has changed.
     fn note_session(&mut self) {
         let is_first = !std::mem::replace(&mut self.was_connected, true);
         self.trouble.send_if_modified(|trouble| trouble.take().is_some() || is_first);
     }
 
-    /// Reports to operators why there is no session, if the reason is news.
+    /// Reports to operators why there is no session, if the reason has changed.
     fn note_refusal(&mut self, error: &PublishError) {
         self.trouble.send_if_modified(|trouble| {
             let since = trouble.as_ref().map_or_else(OffsetDateTime::now_utc, |trouble| trouble.since);

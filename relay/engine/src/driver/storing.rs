@@ -11,7 +11,7 @@ use crate::transactions::Commits;
 impl Driver {
     pub(super) fn store(&mut self) {
         if let Some(commits) = &mut self.commits {
-            // The checkpoint goes with a transaction, and to the database when that is committed.
+            // The checkpoint is committed with a transaction, and goes to the database afterwards.
             return commits.want();
         }
         if self.storing {
@@ -19,7 +19,7 @@ impl Driver {
         }
         if let Some(checkpoint) = self.machine.checkpoint() {
             self.stores_due = has_due(&checkpoint);
-            // There is room in the channel. If the checkpointer is gone, the driver ends anyway.
+            // There is room in the channel. If the checkpointer has ended, the driver ends anyway.
             self.storing = self.commands.try_send(Command::Store(checkpoint)).is_ok();
         }
     }

@@ -1,4 +1,4 @@
-//! A machine with a session, time and entries of its own, for tests of single steps.
+//! A machine with its own session, time and entries, for tests of single steps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn message_for(topic: &str, key: &str) -> Message {
         .with_key(OrderingKey::new(key).unwrap())
 }
 
-/// A machine with a session, time and entries of its own.
+/// A machine with its own session, time and entries.
 pub(super) struct Bench {
     pub(super) machine: Machine,
     pub(super) last: i64,

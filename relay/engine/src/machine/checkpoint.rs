@@ -87,7 +87,7 @@ impl Machine {
         Checkpoint { cursor, changes: self.unstored.take(passed, others) }
     }
 
-    /// Notes that the checkpoint on its way is stored.
+    /// Records that the checkpoint on its way is stored.
     pub(crate) fn checkpointed(&mut self) {
         for (queue, id) in self.unstored.stored() {
             self.blocks.held.stored(&queue, id);

@@ -97,12 +97,12 @@ impl Machine {
         }
     }
 
-    /// Notes that a question goes to the database.
+    /// Records that a query goes to the database.
     pub(crate) fn asks(&mut self) {
         self.unstored.ask();
     }
 
-    /// Returns whether memory has a newer state of an entry than the answer to a question that was
+    /// Returns whether memory has a newer state of an entry than the answer to a query that was
     /// asked earlier.
     fn is_known(&self, id: EntryId) -> bool {
         self.readmitted.contains(&id) || self.unstored.is_newer(id)
@@ -150,10 +150,10 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Notes that a due entry waits for an earlier one of its key. It stays due, and is read again.
-    /// Meanwhile it cannot probe its topic, and the earlier one may be held for that very topic
-    /// (its transaction committed late). So the topic is unblocked, and the next entry that it
-    /// refuses probes it.
+    /// Records that a due entry waits for an earlier one of its key. It stays due, and is read
+    /// again. Meanwhile it cannot probe its topic, and the earlier one may be held for that very
+    /// topic (its transaction committed late). So the topic is unblocked, and the next entry that
+    /// it refuses probes it.
     pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
         self.due_waits = true;
         if self.blocks.is_probe(topic, id) {
@@ -249,7 +249,7 @@ impl Machine {
                 last = id;
                 continue;
             }
-            // If the entry was held again since the question was asked, the row agrees with memory.
+            // If the entry was held again since the query was sent, the row agrees with memory.
             let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.

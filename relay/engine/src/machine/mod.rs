@@ -1,8 +1,8 @@
 //! The relay's decisions: what to publish next, what every outcome means, where the cursor stands.
 //!
-//! A state machine without I/O, clock or randomness of its own: the driver feeds it pages, due and
-//! held exceptions and receipts, and takes submissions and checkpoints out of it. Everything that
-//! decides about order and loss is in here and in the pure modules below it.
+//! A state machine without its own I/O, clock or randomness: the driver feeds it pages, due and
+//! held exceptions and receipts, and takes submissions and checkpoints out of it. All decisions
+//! about order and loss are made here and in the pure modules below it.
 //!
 //! # Why order cannot break
 //! Entries of a key enter in the order of the log. A key with anything parked (retrying, held,
@@ -139,8 +139,8 @@ impl Machine {
         }
     }
 
-    /// Notes that messages leave in transactions, and that these entries ahead of the cursor have
-    /// already been published.
+    /// Records that messages are published in transactions, and that these entries ahead of the
+    /// cursor have already been published.
     #[must_use]
     pub(crate) fn with_left_before(mut self, entries: BTreeSet<EntryId>) -> Self {
         self.read.left_before = entries;
@@ -163,8 +163,8 @@ impl Machine {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
     }
 
-    /// Returns whether parked entries, held or due, may be taken in. Each one that leaves adds a
-    /// change, and they could leave faster than changes are stored.
+    /// Returns whether parked entries, held or due, may be taken in. Each published one adds a
+    /// change, and they could be published faster than changes are stored.
     #[must_use]
     pub(crate) fn has_room_for_exceptions(&self) -> bool {
         self.window.has_room(None) && self.has_room_for_changes()

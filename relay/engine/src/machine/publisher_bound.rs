@@ -1,4 +1,4 @@
-//! The bound on what a publisher has without an answer, and that other topics go on.
+//! Tests of the bound on a publisher's unanswered messages, and that other topics continue.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::bench::Bench;
 use super::world::settings;
 use super::*;
 
-/// The time between two turns, in milliseconds.
+/// The time between two steps, in milliseconds.
 const TURN_MS: u64 = 20;
 
 /// A broker that answers only for topic `z`, and a publisher that keeps everything else until its
@@ -72,7 +72,7 @@ impl Scene {
         }
     }
 
-    /// Passes time, with one message of `z` each turn.
+    /// Advances time, with one message of `z` in each step.
     fn pass(&mut self, turns: u64) {
         for _ in 0..turns {
             self.read_z();
@@ -96,8 +96,9 @@ impl Scene {
     }
 }
 
-/// Goal: several topics fall silent one after the other, none of which fills the window, and memory
-/// stays bounded. Oracle: the publisher's own count, and every message of the topic that answers.
+/// Goal: several topics stop answering one after the other, none of which fills the window, and
+/// memory stays bounded. Oracle: the publisher's own count, and every message of the topic that
+/// answers.
 #[test]
 fn several_silent_topics_stay_within_two_windows_and_delay_no_other() {
     let mut scene = Scene::new();

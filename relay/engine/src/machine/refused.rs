@@ -1,4 +1,4 @@
-//! Decides when messages that the destination has refused before are tried again. Pure.
+//! Decides when messages that the destination has refused are retried. Pure.
 //!
 //! A pipelined publisher's session ends with a refusal, and everything in flight is sent again. A
 //! message that was refused will probably be refused again, and due entries have the lowest ids. If
@@ -21,19 +21,19 @@ use crate::window::Item;
 /// take a second or two.
 const PUT_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// Minimum time between two tries, even if nothing else waits: what becomes due in turn shares one,
-/// and what is enqueued meanwhile finds a session.
+/// Minimum time between two tries, even if nothing else waits: messages that become due one after
+/// the other share a try, and messages that are enqueued meanwhile find a session.
 const APART_MIN: Duration = Duration::from_secs(2);
 
-/// The entries that wait, with the time since when the first of them does.
+/// The entries that wait, with the time at which the first one began to wait.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     tickets: Vec<Ticket>,
-    /// Survives `clear`: otherwise each end of a session would put them off again.
+    /// Survives `clear`: otherwise each end of a session would postpone them again.
     since: Option<Duration>,
     /// When entries were taken last.
     taken_at: Option<Duration>,
-    /// Whether refused entries keep their turn.
+    /// Whether refused entries keep their position.
     pub(super) keep_turn: bool,
 }
 
@@ -49,8 +49,8 @@ impl Refused {
         self.tickets.clear();
     }
 
-    /// Takes the entries, if it is time for them: nothing else is left, or they have waited for
-    /// long enough.
+    /// Takes the entries if it is time for them: nothing else is left, or they have waited long
+    /// enough.
     fn take(&mut self, now: Duration, is_idle: bool) -> Vec<Ticket> {
         if self.tickets.is_empty() {
             self.since = None;
@@ -78,8 +78,8 @@ impl Machine {
         self.key_queues.window() == MaxInFlightPerKey::Pipelined && !self.refused.keep_turn
     }
 
-    /// Queues the entries that were refused before, if it is time for them and the publisher takes
-    /// some: otherwise they could be put off again before they are sent.
+    /// Queues the entries that were refused before, if it is time for them and the publisher
+    /// accepts some: otherwise they could be postponed again before they are sent.
     pub(super) fn let_refused_go(&mut self) {
         if self.is_publisher_full() {
             return;
@@ -105,8 +105,8 @@ mod tests {
     /// Number of messages that were refused.
     const REFUSED: i64 = 60;
 
-    /// Returns a bench with that many due messages of topic `t`, each with a key of its own, each
-    /// refused once. Behind them in the log, nothing has been read.
+    /// Returns a bench with this many due messages of topic `t`, each with its own key, each
+    /// refused once. Nothing after them in the log has been read.
     fn with_refused_messages() -> Bench {
         let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
         bench.last = REFUSED;
@@ -159,8 +159,8 @@ mod tests {
         assert_eq!((bench.machine.session_end(), bench.machine.open_len()), (None, 0));
     }
 
-    /// A session with transactions that searches the culprits is pipelined, too: were they put off
-    /// there, the others would use it up each time.
+    /// A session with transactions that searches for the culprits is also pipelined: if they were
+    /// postponed there, the others would use it up each time.
     #[test]
     fn in_transactions_refused_messages_keep_their_turn() {
         let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);

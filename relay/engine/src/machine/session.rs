@@ -39,8 +39,8 @@ impl Session {
         self.in_flight = Amount::default();
     }
 
-    /// Notes why the session must end. A refusal takes precedence: it explains every other failure
-    /// of the session, earlier or later.
+    /// Records why the session must end. A refusal takes precedence: it explains every other
+    /// failure of the session, earlier or later.
     pub(super) fn end(&mut self, cause: SessionEnd) {
         if self.end != Some(SessionEnd::Refused) {
             self.end = Some(cause);
@@ -52,18 +52,18 @@ impl Session {
         self.end
     }
 
-    /// Notes that the publisher has one more message.
+    /// Records that the publisher has one more message.
     pub(super) fn submitted(&mut self, message: Amount) {
         self.in_flight = self.in_flight.plus(message);
     }
 
-    /// Notes that a message is no longer in flight.
+    /// Records that a message is no longer in flight.
     pub(super) fn left(&mut self, message: Amount) {
         self.in_flight = self.in_flight.minus(message);
     }
 
-    /// Notes that the broker has answered about a message: it confirmed the message, or refused it
-    /// alone.
+    /// Records that the broker has answered about a message: it confirmed the message, or refused
+    /// it alone.
     pub(super) fn answered(&mut self) {
         self.fruitless = 0;
     }

@@ -45,7 +45,7 @@ impl Machine {
         self.silence.set_now(now);
     }
 
-    /// Looks for destinations that have stopped answering, and parks their messages. `uniform` in
+    /// Detects destinations that have stopped answering, and parks their messages. `uniform` in
     /// `0.0..1.0` spreads the retries.
     pub(crate) fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
@@ -144,8 +144,8 @@ impl Machine {
     }
 
     /// Parks a message without an answer, and awaits its receipt. If too many receipts are awaited,
-    /// the session ends instead: its publisher gives the memory back, and the message is submitted
-    /// again in a later one.
+    /// the session ends instead: its publisher releases the memory, and the message is submitted
+    /// again in a later session.
     fn fall_silent(&mut self, ticket: Ticket, scope: FaultScope, uniform: f64) {
         let awaited_max = self.awaited_max();
         let Some(item) = self.window.get_mut(ticket) else { return };
@@ -269,9 +269,9 @@ impl Machine {
         self.silent.awaited.amount().reaches(many)
     }
 
-    /// Returns the maximum that may be awaited: as much as one topic alone can have in a full
-    /// window, which is its bound plus one batch of the log. At least half a window is left for
-    /// messages of destinations that answer.
+    /// Returns the maximum amount that may be awaited: the amount that one topic alone can have in
+    /// a full window, which is its bound plus one batch of the log. At least half a window is left
+    /// for messages of destinations that answer.
     fn awaited_max(&self) -> Amount {
         let EngineOptions { window_entries, window_bytes, page_entries, page_bytes, .. } = self.settings;
         Amount {
@@ -280,7 +280,7 @@ impl Machine {
         }
     }
 
-    /// Returns whether the publisher has so many messages without an answer that it gets no more.
+    /// Returns whether the publisher has too many unanswered messages to get more.
     pub(super) fn is_publisher_full(&self) -> bool {
         let EngineOptions { window_entries, window_bytes, .. } = self.settings;
         let has = self.session.in_flight().plus(self.silent.awaited.amount());

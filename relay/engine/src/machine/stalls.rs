@@ -112,7 +112,7 @@ fn scheduled_messages_of_one_missing_topic_end_few_sessions() {
 }
 
 /// Goal: an operator discards the message that probes its topic, and the topic does not wait for it
-/// for ever.
+/// forever.
 #[test]
 fn a_topic_whose_probe_is_discarded_is_tried_by_the_next_message() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);
@@ -385,8 +385,8 @@ fn keys_of_a_silent_topic_are_free_after_it_has_answered() {
     while bench.machine.unstored_len() > 0 {
         store(&mut bench, &mut log);
     }
-    // It answers again: receipts come as the session hands them over, with a checkpoint and a
-    // question after each batch.
+    // It answers again: receipts come as the session hands them over, with a checkpoint and a query
+    // after each batch.
     let mut turn = 0;
     let mut ask = |bench: &mut Bench, log: &Log| {
         turn += 1;

@@ -14,7 +14,7 @@ use crate::key_queues::KeyQueues;
 use crate::window::Origin;
 
 impl Machine {
-    /// Notes that a publisher is connected. Everything unsettled is queued again, in order.
+    /// Records that a publisher is connected. Everything unsettled is queued again, in order.
     pub(crate) fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
         self.session.start();
@@ -42,15 +42,16 @@ impl Machine {
         self.requeue = true;
     }
 
-    /// Returns whether everything in flight has waited so long that its destination may be silent.
+    /// Returns whether all messages in flight have waited long enough that their destination may be
+    /// silent.
     fn is_overdue(&self) -> bool {
         let mut in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
         self.session.in_flight_len() == 0 || in_flight.all(|submitted| self.silence.is_overdue(submitted))
     }
 
     /// Takes the next entry to submit. While messages are sent one by one and one is overdue,
-    /// others are tried, one more at a time, each of another topic and another key. An answer to
-    /// any of them shows which destination is silent.
+    /// others are added one at a time, each with a different topic and key. An answer to any of
+    /// them shows which destination is silent.
     fn next_ready(&mut self) -> Option<Ticket> {
         if !self.session.is_careful() || self.session.in_flight_len() == 0 {
             return self.key_queues.pop();
@@ -80,7 +81,7 @@ impl Machine {
     }
 
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
-    /// session is broken, the publisher has as much as it may have, or an operator has paused the
+    /// session is broken, the publisher has reached its limit, or an operator has paused the
     /// pipeline.
     pub(crate) fn submissions(&mut self, len: usize) -> Vec<Submission> {
         if self.session.must_end().is_some()

@@ -176,7 +176,7 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
 }
 
 /// An entry that is held while a page of its queue is on the way can become the queue's first
-/// entry, and stand before the one that stops the page.
+/// entry, and precede the one that stops the page.
 #[test]
 fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     let mut blocks = Blocks::default();
@@ -238,7 +238,7 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     assert_eq!(bench.machine.load().blocked_topics, 0);
 }
 
-/// Returns a bench whose topic `t` is silent about its first message while `u` answers, with that
+/// Returns a bench in which topic `t` does not answer its first message while `u` does, with that
 /// message and its ticket.
 fn with_a_silent_topic() -> (Bench, Message, message::Ticket) {
     let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
@@ -274,7 +274,7 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
     let next = bench.machine.submissions(9);
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].message.key, alive.key);
-    // That one is silent as well: it probes, and lets others try when it has waited long enough.
+    // That one is also unanswered: it probes, and lets others try once it has waited long enough.
     bench.at(310);
     bench.read(&message_for("u", "c"));
     let others = bench.machine.submissions(9);

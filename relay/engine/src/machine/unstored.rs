@@ -3,7 +3,7 @@
 //! A change is collected, goes to the database with a checkpoint, and is forgotten when the
 //! checkpoint is stored. Invariants: an entry has at most one collected change, the latest; a
 //! checkpoint contains no change of an entry that the cursor has not passed; an answer does not
-//! count for an entry whose change was stored after the question was asked.
+//! count for an entry whose change was stored after the query was sent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,9 +21,9 @@ pub(super) struct Unstored {
     storing: BTreeMap<EntryId, ExceptionChange>,
     /// Entries in `storing` whose change is their first one: they were not exceptions before.
     first: HashSet<EntryId>,
-    /// While a question is on its way: entries whose change was stored since it was asked, so that
-    /// the answer may show the previous state. The value is whether that change holds the entry:
-    /// then a held row in the answer is up to date.
+    /// While a query is in flight: entries whose change was stored since it was sent, so that the
+    /// answer may show the previous state. The value is whether that change holds the entry: then a
+    /// held row in the answer is up to date.
     stored_since_question: Option<HashMap<EntryId, bool>>,
 }
 
@@ -43,7 +43,7 @@ impl Unstored {
         !self.ahead.is_empty()
     }
 
-    /// Notes that an entry ahead of the cursor is about to be parked.
+    /// Records that an entry ahead of the cursor is about to be parked.
     pub(super) fn set_ahead(&mut self, id: EntryId) {
         self.ahead.insert(id);
     }
@@ -106,12 +106,12 @@ impl Unstored {
         held
     }
 
-    /// Notes that a question goes to the database.
+    /// Records that a query goes to the database.
     pub(super) fn ask(&mut self) {
         self.stored_since_question = Some(HashMap::new());
     }
 
-    /// Notes that the question was answered.
+    /// Records that the query was answered.
     pub(super) fn answered(&mut self) {
         self.stored_since_question = None;
     }
@@ -131,7 +131,7 @@ impl Unstored {
     }
 
     /// Returns whether a held row in the answer is up to date, although the entry changed since the
-    /// question was asked.
+    /// query was sent.
     pub(super) fn is_held_still(&self, id: EntryId) -> bool {
         self.stored_since(id) == Some(true) && !self.has(id)
     }

@@ -1,8 +1,8 @@
-//! Claims the right to lead: takes the lease, and finishes what an earlier term left.
+//! Claims the right to lead: takes the lease, and finishes the work that an earlier term left.
 //!
 //! The reader's session is opened before the lease is requested. A server, a role or a pooler that
-//! allows too few sessions would otherwise let the relay lead, fail and begin again for ever, and
-//! keep a standby with more room out. While another process leads, a standby has one session.
+//! allows too few sessions would otherwise let the relay lead, fail and restart forever, and keep
+//! out a standby with enough sessions. While another process leads, a standby has one session.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,8 +28,9 @@ const STANDBY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The remedy for a second session that was not opened although the first one answers.
-const SESSIONS: &str = "a session of this relay answers, so look at the limits of sessions of the role, the database \
-    and the pooler (its pool size): a relay needs 2 to lead, and 2 more for moments";
+const SESSIONS: &str = "another session of this relay does get answers, so check the session limits of the \
+    role, the database and the pooler (its pool size): a relay needs 2 sessions to lead, and 2 more for \
+    short times";
 
 /// The epoch of the first lease of a name.
 const FIRST_EPOCH: i64 = 1;
@@ -54,7 +55,7 @@ pub(super) struct Taken {
     pub(super) cursor: Cursor,
 }
 
-/// The right to lead, with everything settled that stood in the way.
+/// The right to lead, with all obstacles settled.
 pub(super) struct Claimed {
     pub(super) taken: Taken,
     /// Set if the pipeline publishes in broker transactions.
@@ -161,7 +162,7 @@ impl Claim<'_> {
     /// Explains why the second session was not opened. Fails if the first one does not answer
     /// either: then the number of sessions is not the cause.
     async fn beside_a_session(&mut self, error: LogError) -> Result<LogError, LogError> {
-        // A server that refuses says why.
+        // A server that refuses gives the reason.
         let Some(told) = unanswered(&error) else { return Ok(error) };
         self.checkpointer.other_holder().await?;
         let cause = self.pipeline.store.cause_of(&error).await;
@@ -171,7 +172,7 @@ impl Claim<'_> {
         Ok(LogError::Unavailable { reason: format!("{told}; {SESSIONS}"), source: Some(Box::new(error)) })
     }
 
-    /// Reports who leads, when that changes: the question is asked several times a second.
+    /// Reports the leader when it changes: the query runs several times a second.
     fn stand_by(&self, holder: String) {
         let role = Role::Standby { holder };
         if let Role::Standby { holder } = &role
@@ -226,8 +227,8 @@ impl Claim<'_> {
         })
     }
 
-    /// Notes why the recovery failed, and releases the lease: another process may reach the broker,
-    /// and this one may stop before its next attempt.
+    /// Records why the recovery failed, and releases the lease: another process may reach the
+    /// broker, and this one may stop before its next attempt.
     async fn give_back(&mut self, lease: Lease, error: &LogError, open: &mut Open) {
         if let Some(reason) = refusal_of_broker(error) {
             let since = *open.refused_since.get_or_insert_with(OffsetDateTime::now_utc);

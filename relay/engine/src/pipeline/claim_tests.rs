@@ -110,7 +110,7 @@ impl CheckpointStore for OneSession {
     }
 }
 
-/// A broker that no relay gets to.
+/// A broker that no relay reaches.
 struct Unused;
 
 #[async_trait]
@@ -141,7 +141,7 @@ async fn role_after_a_minute(database: &OneSession) -> Role {
 
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_not_taken_without_a_session_for_reading() {
-    let expected = [(Second::Late, "needs 2 to lead"), (Second::Refused, "too many connections")];
+    let expected = [(Second::Late, "needs 2 sessions to lead"), (Second::Refused, "too many connections")];
     for (second, named) in expected {
         let database = OneSession::new(second);
         let role = role_after_a_minute(&database).await;

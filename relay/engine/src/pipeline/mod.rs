@@ -140,7 +140,7 @@ impl Pipeline {
     /// Runs until `stop` is cancelled: then it stops reading, waits for outstanding confirmations
     /// within the grace period, stores the cursor and releases the lease.
     ///
-    /// It never returns because of trouble with the database or the broker: it waits and retries.
+    /// It never returns because of a problem with the database or the broker: it waits and retries.
     /// Not cancel-safe: dropping the future skips the orderly shutdown. Nothing is lost, but the
     /// lease has to expire.
     pub async fn run(self, stop: CancellationToken) {
@@ -176,7 +176,7 @@ impl Pipeline {
                     let pause = pause(failures, self.host.uniform());
                     self.wait_because(&error);
                     // Only now, because the answer may take longer than a lease lasts, and needs a
-                    // session, of which this relay now has none.
+                    // session, while this relay has none open.
                     let cause = tokio::select! {
                         biased;
                         () = stop.cancelled() => None,
@@ -224,7 +224,7 @@ impl Pipeline {
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         match reader.begin().await {
             // The session was idle while the broker was asked for its mark, and a server or a
-            // pooler may end idle sessions sooner than that is answered.
+            // pooler may end idle sessions before the broker answers.
             Err(LogError::Unavailable { .. }) => reader = self.store.reader(&self.name).await?,
             begun => begun?,
         }
@@ -255,7 +255,8 @@ impl Pipeline {
 fn shared(id: EntryId) -> LogError {
     LogError::Unavailable {
         reason: format!(
-            "two unpublished rows have the same id {}, which can happen after a sequence was set back: the later rows get new ids",
+            "two unpublished rows have the same id {}, which can happen after the sequence was set back: \
+             the later rows get new ids",
             id.0
         ),
         source: None,

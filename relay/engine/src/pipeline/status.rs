@@ -1,4 +1,4 @@
-//! The state of a pipeline, for whoever watches it.
+//! The state of a pipeline, for its watchers.
 
 use message::Fault;
 
@@ -24,8 +24,8 @@ pub enum Role {
         fault: Fault,
         /// The problem, and what to do about it.
         reason: String,
-        /// The part of the reason that says what to do, if it has one. It names no server, user or
-        /// file, which not every reader may know.
+        /// The remedy in the reason, if it has one. It names no server, user or file, which not
+        /// every reader may know.
         remedy: Option<String>,
     },
     /// It does not run, and waiting does not help: it needs another build of this program, or
@@ -46,8 +46,8 @@ pub struct Status {
     /// The role.
     pub role: Role,
     /// How many times in a row a bug in this program ended the pipeline shortly after it began; 0
-    /// once it has run well. Above 1, the role says little, because the pipeline may lead only for
-    /// a moment.
+    /// once it has run well. Above 1, the role means little, because the pipeline may lead only
+    /// briefly.
     pub faults: u32,
 }
 

@@ -7,7 +7,7 @@ use outbox_log::retention::{Expired, Segment};
 use outbox_log::{LogError, RelayName};
 use tracing::{info, warn};
 
-/// Reports what happens to the history of one pipeline's outbox.
+/// Reports the maintenance of one pipeline's outbox.
 #[derive(Debug, Clone)]
 pub struct History {
     relay: Arc<str>,

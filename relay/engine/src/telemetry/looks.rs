@@ -1,4 +1,4 @@
-//! Gauges that are set after each look at the database.
+//! Gauges that are set after each query of the database.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Sighted {
     }
 
     /// Returns how long the transaction has been open. Where the server hides that, returns the
-    /// time since the relay first saw it: an alert on the age still fires, one look later.
+    /// time since the relay first saw it: an alert on the age still fires, one query later.
     fn age(&self, blocker: &Blocker) -> Duration {
         blocker.age().unwrap_or_else(|| self.at.elapsed())
     }
@@ -92,7 +92,7 @@ impl Looks {
         }
     }
 
-    /// Records a look that succeeded. `status` is missing for a relay that has never led.
+    /// Records a successful query. `status` is missing for a relay that has never led.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
     pub(crate) fn seen(&mut self, status: Option<&RelayStatus>, blocker: Option<&Blocker>) {
         self.is_up = true;

@@ -36,7 +36,7 @@ pub use spans::{SendFailure, SendSpan, SpanRecorder, SpansRecordedAlready, set_s
 pub use table::{LOG_LINES_DROPPED, METRICS, describe};
 use topics::Topics;
 
-/// Default maximum number of topics with series of their own.
+/// Default maximum number of topics with their own series.
 pub const TOPICS_MAX_DEFAULT: usize = 100;
 
 /// Reports the events of one pipeline.
@@ -101,7 +101,7 @@ impl fmt::Debug for Telemetry {
 
 impl Telemetry {
     /// Creates the reporter of the relay `name`, which reads `origin` and publishes to
-    /// `destination`. At most `topics_max` topics get series of their own.
+    /// `destination`. At most `topics_max` topics get their own series.
     #[must_use]
     pub fn new(name: &RelayName, origin: &str, destination: &str, topics_max: usize) -> Self {
         let relay: Arc<str> = name.as_str().into();
@@ -153,10 +153,10 @@ impl Telemetry {
     /// that was renamed sends everything again, under another source.
     pub(crate) fn new_among(&self, left: &[String]) {
         if !left.is_empty() {
-            warn!(relay = %self.relay, left = left.join(", "), "this relay is new here and publishes every message that \
-                the outbox still has, under its own source; no process runs the relays named in `left`: if this is one \
-                of them with a new name, stop it and give the pipeline its former name back; if they will not return, \
-                run relay forget");
+            warn!(relay = %self.relay, left = left.join(", "), "this relay is new here, and publishes every \
+                message that the outbox still has, under its own source; no process runs the relays named \
+                in `left`: if this is one of them with a new name, stop it and give the pipeline its former \
+                name back; if they will not return, run relay forget");
         }
     }
 

@@ -146,7 +146,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         LOG_LINES_DROPPED,
         &[],
-        "lines of the program's log that were dropped, because their reader hangs or they cannot be written",
+        "lines of the program's log that were dropped because their reader hangs or they cannot be written",
     ),
     Metric::gauge(
         "relay_history_seconds",

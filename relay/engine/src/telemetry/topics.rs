@@ -42,8 +42,8 @@ pub(super) struct Topics {
 }
 
 impl Topics {
-    /// Creates the metrics. At most `topics_max` topics get series of their own: the first ones
-    /// that messages are published to.
+    /// Creates the metrics. At most `topics_max` topics get their own series: the first ones that
+    /// messages are published to.
     pub(super) fn new(relay: &Arc<str>, topics_max: usize) -> Self {
         Self { relay: Arc::clone(relay), topics_max, known: HashMap::new(), other: None }
     }

@@ -61,23 +61,23 @@ impl Commits {
         self.transactions.is_superseded()
     }
 
-    /// Notes that a session is connected.
+    /// Records that a session is connected.
     pub(crate) fn connected(&mut self) {
         self.session = self.transactions.session();
         self.is_open = false;
     }
 
-    /// Returns whether a batch may be submitted: each is a transaction of its own.
+    /// Returns whether a batch may be submitted: each is a separate transaction.
     pub(crate) fn may_submit(&self) -> bool {
         !self.is_open
     }
 
-    /// Notes that a batch was submitted.
+    /// Records that a batch was submitted.
     pub(crate) fn submitted(&mut self) {
         self.is_open = true;
     }
 
-    /// Notes that a message of the batch was confirmed; the others will follow.
+    /// Records that a message of the batch was confirmed; the others will follow.
     pub(crate) fn confirmed(&mut self) {
         self.is_confirmed = true;
     }
@@ -112,7 +112,7 @@ impl Commits {
         self.closed.is_none() && (self.is_confirmed || self.is_wanted)
     }
 
-    /// Notes that every message of the batch was answered and that there is nothing to commit.
+    /// Records that every message of the batch was answered and that there is nothing to commit.
     pub(crate) fn nothing(&mut self) {
         (self.is_open, self.is_wanted) = (self.is_open && self.is_confirmed, false);
     }
@@ -135,7 +135,7 @@ impl Commits {
         Ok(())
     }
 
-    /// Notes that a page was read.
+    /// Records that rows were read.
     pub(crate) fn read(&mut self) {
         self.flushes.read();
     }
@@ -145,12 +145,12 @@ impl Commits {
         self.closed.is_some() && self.flushes.are_wanted()
     }
 
-    /// Notes that a flush was requested; `is_begun` is false if it could not be.
+    /// Records that a flush was requested; `is_begun` is false if it could not be.
     pub(crate) fn flush_began(&mut self, is_begun: bool) {
         self.flushes.begun(is_begun);
     }
 
-    /// Notes that the flush has ended.
+    /// Records that the flush has ended.
     pub(crate) fn flushed(&mut self, host: &Runtime) {
         self.flushes.done();
         self.commit(host);

@@ -273,7 +273,7 @@ async fn a_mark_names_only_what_a_flush_is_behind() {
 async fn pages_without_end_do_not_put_commits_off() {
     let steps = steps_of_a_second(Memory::default()).await;
     let commits = steps.iter().filter(|step| matches!(step, Step::Committed(_))).count();
-    // A page that was read during one flush needs another, so a round may take two.
+    // Rows that were read during one flush need another, so a round may take two.
     let round = PAGE_TIME + FLUSH_TIME * 2 + COMMIT_TIME;
     let fair = usize::try_from(Duration::from_secs(1).as_micros() / round.as_micros()).unwrap();
     assert!(commits >= fair, "{commits} commits in a second, where {fair} are fair");

@@ -19,12 +19,12 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// Notes that a page was read.
+    /// Records that rows were read.
     pub(crate) fn read(&mut self) {
         self.pages += 1;
     }
 
-    /// Notes that a mark may name everything that was read until now.
+    /// Records that a mark may name everything that was read until now.
     pub(crate) fn want(&mut self) {
         self.wanted = self.pages;
     }
@@ -34,12 +34,12 @@ impl Flushes {
         self.begun.is_none() && !self.are_done()
     }
 
-    /// Notes that a flush was requested; `is_begun` is false if it could not be.
+    /// Records that a flush was requested; `is_begun` is false if it could not be.
     pub(crate) fn begun(&mut self, is_begun: bool) {
         self.begun = is_begun.then_some(self.pages);
     }
 
-    /// Notes that the flush has ended.
+    /// Records that the flush has ended.
     pub(crate) fn done(&mut self) {
         self.done = self.begun.take().unwrap_or(self.done);
     }

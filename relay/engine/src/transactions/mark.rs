@@ -82,7 +82,7 @@ impl Mark {
     /// Decodes a mark.
     ///
     /// # Errors
-    /// A text that describes what is wrong with the bytes.
+    /// A text that describes the fault in the bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Versioned {

@@ -11,7 +11,7 @@ use crate::cause::signature;
 /// Rows per read. A row has texts of some KiB.
 const SLICE_ROWS: u32 = 500;
 
-/// The reads of one place, from the latest row backwards.
+/// The reads of one database, from the latest row backwards.
 #[derive(Debug)]
 pub(super) struct Slices {
     /// Only rows with smaller numbers are left.
@@ -37,14 +37,14 @@ impl Slices {
         NonZeroU32::new(self.asked)
     }
 
-    /// Notes how many rows were read, and the number of the last one.
+    /// Records how many rows were read, and the number of the last one.
     pub(super) fn read(&mut self, rows: usize, last: Option<i64>) {
         self.is_at_end = rows < self.asked as usize;
         self.rows_left = self.rows_left.map(|left| left - self.asked);
         self.before = last.unwrap_or(self.before);
     }
 
-    /// Ends the reading: no row is left that is wanted.
+    /// Ends the reading: no wanted row is left.
     pub(super) fn stop(&mut self) {
         self.is_at_end = true;
     }
@@ -213,8 +213,8 @@ mod tests {
         assert!(told.contains(&format!("80 {OTHERS}")), "{told}");
     }
 
-    /// Goal: a decision of which only some rows were read does not claim that they are all. Oracle:
-    /// its line, and those of decisions that are complete or have one message each.
+    /// Goal: a decision of which only some rows were read is not shown as complete. Oracle: its
+    /// line, and those of decisions that are complete or have one message each.
     #[test]
     fn a_decision_that_was_cut_has_at_least_its_rows() {
         let chosen = Some("all: 9 chosen");

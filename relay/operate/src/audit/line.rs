@@ -17,7 +17,7 @@ use crate::seconds;
 pub enum AuditSource {
     /// Of an outbox: messages that a relay could not publish, and operations on a pipeline.
     Outbox,
-    /// Of an inbox: dead letters.
+    /// The audit of an inbox: dead letters.
     Inbox,
     /// Of idempotency keys.
     Keys,
@@ -95,8 +95,8 @@ pub struct AuditLine {
 }
 
 impl AuditLine {
-    /// Returns what the decision is about, if it is one thing, or the number of its messages:
-    /// `3 messages`, `≥ 3 messages`.
+    /// Returns the subject of the decision if it is a single one, or the number of its messages: `3
+    /// messages`, `≥ 3 messages`.
     #[must_use]
     pub fn subject(&self) -> Option<String> {
         let least = if self.messages_is_at_least { "≥ " } else { "" };

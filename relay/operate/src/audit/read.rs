@@ -62,7 +62,7 @@ pub struct Audited {
 /// `tables`. Reads at most 10,000 rows of each audit, with a filter 100,000. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the operator may not read the audit, or when the filter makes no sense.
+/// [`OperateError`] when the operator may not read the audit, or when the filter is contradictory.
 /// [`Audited::away`] has the errors of unreachable databases.
 pub async fn read(
     places: &Places,
@@ -103,7 +103,7 @@ pub async fn read(
     Ok(audited)
 }
 
-/// Returns the audit whose error also tells about others in the same database. Another table of a
+/// Returns the audit whose error also covers others in the same database. Another table of a
 /// database may be readable.
 pub(crate) fn gone(part: Part, error: &OperateError) -> Option<Part> {
     let is_whole = matches!(part, Part::Messages(_)) || error.kind() == OperateErrorKind::Unavailable;

@@ -1,5 +1,5 @@
-//! Carries out a decision about many messages: in parts, each a transaction of its own, and with
-//! one session for each place. What was decided is in the audit under the id of the decision.
+//! Carries out a decision about many messages: in parts, each in its own transaction, and with one
+//! session for each database. The audit records everything under the id of the decision.
 
 use inbox::{
     DISCARDED_MAX, ManyDecided, REQUESTED_MAX, RedriveError, RedriveOptions, Redriven, Requested, Resolution,
@@ -51,7 +51,7 @@ pub struct Refusal {
     pub source: DeadSource,
     /// The pipeline or the consumer.
     pub owner: String,
-    /// Its place in the log, or the id of the dead letter.
+    /// Its position in the log, or the id of the dead letter.
     pub id: String,
     /// The reason.
     pub why: String,
@@ -72,11 +72,11 @@ pub struct BulkReport {
     pub done: u64,
     /// Number of dead letters whose redrive was already requested.
     pub requested_before: u64,
-    /// Number of messages that were left as they are, because they had changed.
+    /// Number of messages that were left unchanged, because they had changed since.
     pub refused: u64,
     /// Number of messages that were confirmed, but had changed before they were chosen.
     pub changed: u64,
-    /// Number of held messages that a requeue leaves out: they follow by themselves.
+    /// Number of held messages that a requeue leaves out: they follow automatically.
     pub following: u64,
     /// Whether this is only a dry run.
     pub dry_run: bool,
@@ -140,7 +140,7 @@ impl Selected {
     /// Carries out a decision about these messages: a discard from the last message to the first,
     /// so that no message takes effect that is still to be discarded; a requeue from the first.
     /// Calls `progress` after each part. Ends early after a problem of a database, and when it is
-    /// stopped: what is left can be decided about again. Not cancel-safe: ask for the
+    /// stopped: what is left can be decided about again. Not cancel-safe: query the
     /// [`decision`](super::decision()).
     ///
     /// # Errors
@@ -342,7 +342,9 @@ impl Outcome {
             Redriven::Before { resolution, at } => {
                 Self::Refused(format!("closed as {resolution} at {}", seconds::text(at)))
             }
-            _ => Self::Refused(String::from("another operator is deciding about it: list it again")),
+            _ => {
+                Self::Refused(String::from("another operator is deciding about it: list the messages again"))
+            }
         }
     }
 }

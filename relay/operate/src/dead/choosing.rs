@@ -184,11 +184,12 @@ impl<'a> Choosing<'a> {
         }
     }
 
-    /// Compares with the confirmation. A message can match that did not when the operator looked,
-    /// although it is old enough: it was held and has failed since, or the transaction in which it
-    /// died had not been committed. What an operator has not seen is not decided about, with an
-    /// exception: where a requeue finds fewer messages than were confirmed, they are not compared.
-    /// A late one can take effect twice, so a requeue that accepts late ones must find them all.
+    /// Compares with the confirmation. A message may match now that did not when the operator
+    /// looked, although it is old enough: it was held and has failed since, or the transaction in
+    /// which it died had not been committed. Messages that the operator has not seen are not
+    /// decided about, with one exception: if a requeue finds fewer messages than were confirmed,
+    /// they are not compared. A late one can take effect twice, so a requeue that accepts late ones
+    /// must find them all.
     pub(super) fn check_confirmed(&mut self, away: &[OperateError]) -> Result<(), OperateError> {
         let Some(as_of) = self.as_of else { return Ok(()) };
         for (key, confirmed) in &as_of.0 {
@@ -203,8 +204,8 @@ impl<'a> Choosing<'a> {
         Ok(())
     }
 
-    /// Compares messages that were named by their ids with the confirmation. It may have other
-    /// places, too: what is named there is chosen apart.
+    /// Compares messages that were named by their ids with the confirmation. It may also cover
+    /// other databases, whose messages are chosen separately.
     pub(super) fn check_named(&mut self) -> Result<(), OperateError> {
         let Some(as_of) = self.as_of else { return Ok(()) };
         for (key, confirmed) in &as_of.0 {
@@ -262,7 +263,7 @@ fn outbox_key(pipeline: &RelayName) -> PlaceKey {
 }
 
 /// Returns the key of an inbox. A consumer can have several databases, each with its own clock, and
-/// tenants with a place each.
+/// one for each tenant.
 fn inbox_key(places: &Places, number: usize) -> PlaceKey {
     let name = |place: &InboxPlace| place.name();
     let owner = places.inboxes.get(number).map(name).unwrap_or_default();

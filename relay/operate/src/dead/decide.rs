@@ -18,8 +18,8 @@ use crate::operator::Signed;
 use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
 
-/// Maximum number of audit records read to find an earlier decision about a place in the log that
-/// has no row any more.
+/// Maximum number of audit records read to find an earlier decision about a position in the log
+/// that no longer has a row.
 pub(super) const LOOK_BACK: u32 = 1_000;
 
 /// Maximum number of entries of a batch whose current state is looked up after another decision
@@ -34,7 +34,7 @@ pub enum Change {
         /// Also apply a message older than the inbox remembers. Has no effect on an outbox.
         accept_late: bool,
     },
-    /// Give it up: it is not sent again, or none of its copies takes effect. A broker may have an
+    /// Discard it: it is not sent again, or none of its copies takes effect. A broker may have an
     /// earlier attempt whose answer was lost.
     Discard,
     /// Replace its content. A dead message stays dead until it is requeued. Only for entries of
@@ -72,7 +72,7 @@ pub struct Decided {
     pub source: DeadSource,
     /// The pipeline or the consumer.
     pub owner: String,
-    /// Its place in the log, or the id of the dead letter.
+    /// Its position in the log, or the id of the dead letter.
     pub id: String,
     /// Its message id.
     pub message_id: Option<String>,
@@ -128,9 +128,9 @@ impl Plan {
 
     /// Carries out the decision: a discard from the last message of the plan to the first, other
     /// changes in the order of the plan. Calls `progress` after each part with the number of
-    /// processed messages. A message about which another decision was made meanwhile, or that died
-    /// again, is left as it is and reported. After an outage it stops. Not cancel-safe: list the
-    /// messages again.
+    /// processed messages. A message about which another decision was made meanwhile, or that
+    /// became dead again, is left unchanged and reported. After an outage it stops. Not
+    /// cancel-safe: list the messages again.
     ///
     /// # Errors
     /// [`OperateError`] when no decision is permitted; then none was taken. Problems of single
@@ -157,7 +157,7 @@ impl Plan {
         let decided =
             ManyDecided { signature: signed.signature(Some(self.selection.clone())), id: Uuid::now_v7() };
         let mut order: Vec<&DeadMessage> = self.messages.iter().collect();
-        // Each part is a transaction of its own, and after the first message of a key is discarded,
+        // Each part is a separate transaction, and after the first message of a key is discarded,
         // the next one may take effect. When they are discarded from the last one backwards, no
         // message that is still to be discarded takes effect.
         let is_backwards = *change == Change::Discard;
@@ -234,9 +234,9 @@ fn parts<'a, 'b>(order: &'a [&'b DeadMessage]) -> impl Iterator<Item = &'a [&'b 
 }
 
 impl Plan {
-    /// Returns whether a message follows by itself once those before it took effect. A filter that
-    /// chooses it, for example by topic, does not make it follow sooner. Naming it by id is
-    /// refused.
+    /// Returns whether a message follows automatically once those before it have taken effect. A
+    /// filter that chooses it, for example by topic, does not make it follow sooner. Naming it by
+    /// id is refused.
     fn follows(&self, message: &DeadMessage, change: &Change) -> bool {
         let is_held = message.source == DeadSource::Inbox && message.cause.as_deref() == Some("held");
         is_held && !self.is_named && matches!(change, Change::Requeue { .. })
@@ -253,7 +253,7 @@ impl Decided {
     fn of(message: &DeadMessage, outcome: Result<String, OperateError>) -> Self {
         let (outcome, error) = match outcome {
             Ok(outcome) => (outcome, None),
-            // The error's own text says so.
+            // The error's own text states this.
             Err(error) if error.is_unknown() => (error.to_string(), Some(error)),
             Err(error) => (format!("not done: {error}"), Some(error)),
         };
@@ -322,7 +322,7 @@ async fn decide_entries(
     Ok(outcomes)
 }
 
-/// Returns the entry as a decision names it; `None` for a dead letter.
+/// Returns the entry in the form that a decision takes; `None` for a dead letter.
 fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
     let Row::Outbox(_, id) = message.row else { return None };
     Some(ChosenEntry { id, message_id: message.message_id.clone().unwrap_or_default() })
@@ -331,7 +331,7 @@ fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
 /// Returns the earlier decision and the entry's state, if the database has them; otherwise the
 /// error itself.
 async fn explain(place: &OutboxPlace, entry: &ChosenEntry, error: DecideError) -> OperateError {
-    // It can still be decided about, and the error says when.
+    // A decision about it is still possible, and the error states when.
     let is_open = matches!(error, DecideError::Trying { .. });
     let error = OperateError::from(error);
     let Ok(named) = entry.message_id.parse::<MessageRef>() else { return error };
@@ -383,7 +383,7 @@ async fn decide_letter(
         }
         _ => Err(OperateError::new(
             OperateErrorKind::Conflict,
-            "another operator is deciding about it: list it again",
+            "another operator is deciding about it: list the messages again",
         )),
     }
 }

@@ -14,7 +14,7 @@ use crate::cause::{ERROR_CHARS_MAX, signature};
 use crate::places::InboxPlace;
 use crate::units::Time;
 
-/// A message, by its place in the log, its message id, or the id of its dead letter.
+/// A message, by its position in the log, its message id, or the id of its dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageRef(String);
 
@@ -30,13 +30,13 @@ impl MessageRef {
         self.0 == id || self.0 == message_id
     }
 
-    /// Returns whether it is a place in the log, or the id of a message or dead letter.
+    /// Returns whether it is a position in the log, or the id of a message or dead letter.
     #[must_use]
     pub fn is_an_id(&self) -> bool {
         self.place().is_some() || self.uuid().is_some()
     }
 
-    /// Returns the place in the log, if it is a number.
+    /// Returns the position in the log, if it is a number.
     pub(crate) fn place(&self) -> Option<i64> {
         self.0.parse().ok()
     }
@@ -97,7 +97,7 @@ pub struct Filter {
     pub newer_than: Option<Duration>,
 }
 
-/// Maximum number of parts of an error that the database looks for.
+/// Maximum number of parts of an error that the database searches for.
 const PARTS_MAX: usize = 20;
 
 impl Filter {
@@ -141,8 +141,8 @@ impl Filter {
     }
 
     /// Returns the parts of the error between its numbers and white space: every error with the
-    /// asked text or [`signature`] has them in this order. Without a condition on the error, there
-    /// are none; otherwise at least one, so that the database returns the error for
+    /// requested text or [`signature`] has them in this order. Without a condition on the error,
+    /// there are none; otherwise at least one, so that the database returns the error for
     /// [`takes_error`](Self::takes_error).
     fn error_parts(&self) -> Vec<String> {
         let Some(text) = self.error_like.as_deref().map(signature).or_else(|| self.error.clone()) else {
@@ -160,8 +160,8 @@ impl Filter {
         self.error.as_deref().is_none_or(has) && self.takes_signature(error)
     }
 
-    /// Does the same for the beginning of an error, as the databases group them. What it cannot
-    /// know about the rest, the database has compared.
+    /// Does the same for the beginning of an error, as the databases group them. The database has
+    /// already compared the rest.
     pub(crate) fn takes_beginning(&self, error: Option<&str>) -> bool {
         let is_cut = error.is_some_and(|error| error.chars().count() >= ERROR_CHARS_MAX);
         if is_cut { self.takes_signature(error) } else { self.takes_error(error) }

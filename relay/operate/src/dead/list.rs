@@ -148,7 +148,7 @@ pub(crate) async fn find(places: &Places, filter: &Filter, states: States, limit
 /// Maximum number of rows read for one page, however many match the filter.
 const SCANNED_MAX: usize = 10_000;
 
-/// A place in the list of waiting messages. Its text is used in addresses and forms.
+/// A position in the list of waiting messages. Its text is used in addresses and forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bookmark(pub(super) Row, pub(super) ExceptionState);
 

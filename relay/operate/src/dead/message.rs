@@ -73,7 +73,7 @@ pub struct DeadMessage {
     pub consumer: Option<String>,
     /// The scope of that consumer.
     pub scope: Option<String>,
-    /// Its place in the log, or the id of the dead letter.
+    /// Its position in the log, or the id of the dead letter.
     pub id: String,
     /// Its message id; `None` for a delivery that had none.
     pub message_id: Option<String>,
@@ -113,7 +113,7 @@ pub struct DeadMessage {
     pub changed_at: OffsetDateTime,
     #[serde(skip)]
     pub(crate) row: Row,
-    /// Its place in the order of arrival at its inbox; 0 for an entry of an outbox.
+    /// Its position in the order of arrival at its inbox; 0 for an entry of an outbox.
     #[serde(skip)]
     pub(crate) seq: i64,
 }
@@ -184,7 +184,8 @@ impl DeadMessage {
         }
     }
 
-    /// Returns what a decision compares of a dead letter; `None` for an entry of an outbox.
+    /// Returns the parts of a dead letter that a decision compares; `None` for an entry of an
+    /// outbox.
     pub(crate) fn seen(&self) -> Option<SeenLetter> {
         let Row::Inbox(_, id) = self.row else { return None };
         let reason = self.cause.as_deref().and_then(Reason::from_word)?;

@@ -1,4 +1,4 @@
-//! The confirmation of a decision: for each place, a moment and the messages that matched then.
+//! The confirmation of a decision: for each database, a time and the messages that matched then.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 
 use super::message::DeadSource;
 
-/// The confirmation of a decision, by place: of the clock of each database, and of the messages
-/// that matched. A message that died later is not part of the decision.
+/// The confirmation of a decision, by database: the time of its clock, and the messages that
+/// matched. A message that became dead later is not part of the decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AsOf(pub(super) BTreeMap<PlaceKey, Matched>);
 
@@ -21,7 +21,7 @@ pub(crate) struct PlaceKey {
     pub(super) owner: String,
 }
 
-/// The messages of a place that matched at a moment.
+/// The messages of a database that matched at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Matched {
     pub(super) at: OffsetDateTime,
@@ -36,7 +36,7 @@ impl Matched {
         Self { at, count: 0, digest: 0 }
     }
 
-    /// Adds a message, by everything that tells it from others.
+    /// Adds a message, by everything that distinguishes it from others.
     pub(super) fn add(&mut self, message: impl Hash) {
         let mut hasher = DefaultHasher::new();
         message.hash(&mut hasher);
@@ -45,7 +45,7 @@ impl Matched {
     }
 }
 
-/// The confirmation of one place. Its text is used in forms.
+/// The confirmation of one database. Its text is used in forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moment {
     pub(super) place: PlaceKey,
@@ -88,7 +88,7 @@ impl FromStr for Moment {
             let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok()?;
             Some(Self { place: PlaceKey { source, owner }, matched: Matched { at, count, digest } })
         };
-        read().ok_or("it is not a moment of a place: confirm the decision again")
+        read().ok_or("it is not a valid point in time of a database: confirm the decision again")
     }
 }
 

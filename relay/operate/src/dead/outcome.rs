@@ -12,14 +12,15 @@ use crate::places::OutboxPlace;
 use crate::seconds;
 
 /// Returns author, time and result of the last decision about an entry; `None` without a decision.
-/// One about a place whose row is gone is found only as far back as the audit is read.
+/// A decision about a position whose row no longer exists is found only as far back as the audit is
+/// read.
 pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Option<String>, OperateError> {
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
     let entries = match which {
         Some(which) => place.entries.find(&place.pipeline, which).await?,
         None => Vec::new(),
     };
-    // After a sequence was set back, a place in the log is used again; a message id is not.
+    // After a sequence was set back, a position in the log is used again; a message id is not.
     let mut messages: Vec<Uuid> =
         entries.iter().filter_map(|entry| Uuid::parse_str(&entry.message_id).ok()).collect();
     if entries.is_empty() {

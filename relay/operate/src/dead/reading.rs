@@ -50,8 +50,8 @@ impl<'a> Reading<'a> {
         self.found.len() >= self.limit || self.budget == 0
     }
 
-    /// Returns whether the page ends before this place in the list. If the budget of rows is used
-    /// up, the next page begins there: more messages may follow, although none was seen.
+    /// Returns whether the page ends before this position in the list. If the budget of rows is
+    /// used up, the next page begins there: more messages may follow, although none was read.
     fn ends_before(&mut self, place: Bookmark) -> bool {
         if self.budget == 0 {
             self.next.get_or_insert(place);

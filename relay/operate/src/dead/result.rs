@@ -1,5 +1,5 @@
-//! The result of a decision about many messages, as the audits have it: the same for every process,
-//! also after the one that took the decision has ended.
+//! The result of a decision about many messages, according to the audits: the same for every
+//! process, even after the one that made the decision has ended.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -90,7 +90,8 @@ pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }
     }
-    // The tenants of a consumer can have a place each; the audit of a database knows consumers.
+    // Each tenant of a consumer can have its own place; the audit of a database knows only
+    // consumers.
     let mut asked = HashSet::new();
     for (_, place) in places.distinct_inboxes() {
         if !asked.insert((&place.location, &place.consumer)) {

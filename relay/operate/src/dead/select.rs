@@ -29,7 +29,7 @@ pub(super) struct ChosenLetter {
 pub struct SelectedPart {
     /// The place.
     pub(super) key: PlaceKey,
-    /// The moment of its clock for which the decision is taken, and what matched then.
+    /// The time of its clock for which the decision is made, and the messages that matched then.
     pub(super) matched: Matched,
     /// The time since which its first message waits.
     pub oldest: Option<OffsetDateTime>,
@@ -65,7 +65,7 @@ impl SelectedPart {
         self.matched.count
     }
 
-    /// Returns its moment.
+    /// Returns the confirmation for this database.
     #[must_use]
     pub fn moment(&self) -> Moment {
         Moment { place: self.key.clone(), matched: self.matched }
@@ -106,11 +106,11 @@ pub struct Selected {
     pub parts: Vec<SelectedPart>,
     /// Whether the filter takes more than [`CHOSEN_MAX`] messages: these are the first ones.
     pub more: bool,
-    /// Number of held messages that a requeue leaves out: they follow by themselves once those
-    /// before them took effect.
+    /// Number of held messages that a requeue leaves out: they follow automatically once those
+    /// before them have taken effect.
     pub following: u64,
-    /// By how many messages fewer match than were confirmed: another decision was faster, or they
-    /// died again.
+    /// Number of confirmed messages that no longer match: another decision was faster, or they
+    /// became dead again.
     pub changed: u64,
     /// The errors of places that do not answer; their messages are not part of the decision.
     pub away: Vec<OperateError>,
@@ -132,9 +132,9 @@ impl Selected {
     }
 }
 
-/// Chooses the messages of a decision: all dead ones that a filter takes, or those that it names by
-/// id. With a confirmation, leaves out places without one, and messages that died later. Changes
-/// nothing. Cancel-safe.
+/// Chooses the messages of a decision: all dead ones that a filter matches, or those that it names
+/// by id. With a confirmation, leaves out places without one, and messages that became dead later.
+/// Changes nothing. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when no place answers, when a message that is named by id is not dead, or when
@@ -167,8 +167,8 @@ pub async fn select(
     Ok(choosing.done(away))
 }
 
-/// Refuses to discard only these of the messages that a filter takes, if some are of an inbox: what
-/// is held behind them would take effect, although it was to be discarded too.
+/// Refuses to discard only these of the messages that a filter takes, if some are of an inbox:
+/// messages held behind them would take effect, although they were to be discarded too.
 fn check_part(change: &Change, more: bool, parts: &[SelectedPart]) -> Result<(), OperateError> {
     let is_safe = *change != Change::Discard || parts.iter().all(|part| part.letters.is_empty());
     if !more || is_safe {

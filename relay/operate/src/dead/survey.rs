@@ -45,7 +45,7 @@ pub struct Surveyed {
     /// Their number.
     pub total: Total,
     /// Their causes, the most frequent first. Of many messages, only the first and last ones are
-    /// looked at, and the numbers are lower bounds.
+    /// examined, and the numbers are lower bounds.
     pub causes: Vec<CauseGroup>,
     /// The errors of places that do not answer; their messages are missing.
     #[serde(skip)]

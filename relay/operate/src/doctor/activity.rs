@@ -103,8 +103,8 @@ fn standby(facts: &PostgresFacts) -> Finding {
         let remedy = format!("GRANT pg_read_all_stats TO {}, which shows the standbys", quoted(&facts.role));
         return Finding::unknown(check, DATABASE, named, remedy);
     }
-    let remedy = "every commit waits, with its locks, until enough of these standbys are in sync: start them, or \
-                  take their names out of the setting";
+    let remedy = "every commit waits, with its locks, until enough of these standbys are in sync: start \
+                  them, or remove their names from the setting";
     Finding::fail(check, DATABASE, named, remedy)
 }
 

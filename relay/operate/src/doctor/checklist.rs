@@ -19,7 +19,7 @@ pub struct ChecklistItem {
 
 /// The way to verify an item.
 enum By {
-    /// By the worst of these checks; unknown if none was made.
+    /// By the worst of these checks; unknown if none has run.
     Checks(&'static [&'static str], &'static str),
     /// By the tables that remember keys; unknown if none of them is in a checked database.
     KeyTables(&'static str),

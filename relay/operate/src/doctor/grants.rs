@@ -27,7 +27,7 @@ pub async fn examine_grants(database: &Database, names: &RoleNames) -> Vec<Findi
         // The check of the connection reports it.
         Err(Unreachable { unavailable: true, .. }) => Vec::new(),
         Err(Unreachable { reason, .. }) => {
-            let remedy = "no right was checked: correct what the reason names";
+            let remedy = "no right was checked: correct the named cause";
             vec![Finding::unknown(CHECK, "database", reason, remedy)]
         }
     }
@@ -46,7 +46,7 @@ pub(super) async fn lacking_of_relay(database: &Database) -> Option<Finding> {
     lacking(roles.iter().find(|role| role.part == "relay")?)
 }
 
-/// Checks what was gathered. Pure.
+/// Checks the gathered facts. Pure.
 pub(super) fn check(roles: &[RoleFacts]) -> Vec<Finding> {
     let of_everyone: &[WrongGrant] = match roles.iter().find(|role| role.part == "public") {
         Some(public) => &public.wrong,

@@ -48,16 +48,17 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
     for inbox in inboxes {
         let subject = format!("inbox {}", inbox.consumer);
         if !inbox.lost_days.is_empty() {
-            let remedy = "attach them again: consumers make no day twice, because it would not know what took effect on \
-                          it (docs/operations/histories.md: a day that is gone)";
-            let measured = format!("days that it made are gone: {}", inbox.lost_days.join(", "));
+            let remedy = "attach them again: consumers do not recreate a day, because the new partition \
+                          would not know what took effect on it (docs/operations/histories.md: a day that \
+                          is gone)";
+            let measured = format!("partitions of these days are missing: {}", inbox.lost_days.join(", "));
             findings.push(Finding::fail(name, &subject, measured, remedy));
         }
         let remembers = match &inbox.remembers {
             Ok(Some(remembers)) => *remembers,
             Ok(None) => {
-                let remedy = "start its consumer once: only then does the inbox begin to remember ids";
-                findings.push(Finding::unknown(name, subject, "it remembers no ids yet", remedy));
+                let remedy = "start its consumer once: the inbox remembers ids from then on";
+                findings.push(Finding::unknown(name, subject, "it does not remember ids yet", remedy));
                 continue;
             }
             Err(UnreadInbox { reason, unavailable }) => {
@@ -82,7 +83,7 @@ pub(crate) fn check(horizons: &[Horizon], inboxes: &[InboxFacts]) -> Vec<Finding
 }
 
 /// Compares the wait of the message that has waited longest in the outbox with what inboxes
-/// remember: an inbox checks the age of an id, which is made when its message is enqueued.
+/// remember: an inbox checks the age of an id, which is generated when its message is enqueued.
 #[must_use]
 pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding> {
     let remembers = |inbox: &InboxFacts| inbox.remembers.as_ref().ok().copied().flatten();
@@ -94,8 +95,8 @@ pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding>
             let measured =
                 format!("remembers ids for {}; a message has waited for {}", age(remembers), age(longest));
             let remedy = "the message will be dead-lettered as too old when it arrives: get it published \
-                          before that, or raise the inbox's retention; afterwards, a redrive with \
-                          --accept-late applies it";
+                          before that, or raise the inbox's retention; afterwards, `relay dead requeue \
+                          --accept-late` applies it";
             let state = if longest < remembers { CheckState::Warn } else { CheckState::Fail };
             let problem = (longest >= remembers / 2).then(|| (state, remedy.to_owned()));
             Finding::unless("inbox-waiting", &format!("inbox {}", inbox.consumer), measured, problem)

@@ -117,7 +117,7 @@ fn timeline(timeline: &Timeline) -> Finding {
     let (measured, problem) = match timeline {
         Timeline::Told(number) => (format!("timeline {number}"), None),
         Timeline::Hidden(why) => {
-            let remedy = "this server does not report that a standby was promoted: nothing warns you that a \
+            let remedy = "this server does not report that a standby was promoted: no warning appears if a \
                           cursor is older than a failover, and exactly-once to Kafka relies on the last \
                           entry that was read. Use a service whose failover loses no commit \
                           (docs/operations/servers.md)";
@@ -157,9 +157,9 @@ fn collation(stale: Option<&(String, String)>) -> Finding {
         }
     };
     let problem = stale.map(|_| {
-        let remedy = "your own text indexes may be out of order, and unique ones may miss duplicates (the \
-                      toolkit's indexes compare bytes and are not affected): run REINDEX DATABASE, then \
-                      ALTER DATABASE … REFRESH COLLATION VERSION";
+        let remedy = "your own indexes of text may be out of order, and unique ones may miss duplicates \
+                      (the toolkit's indexes compare bytes and are not affected): run REINDEX DATABASE, \
+                      then ALTER DATABASE … REFRESH COLLATION VERSION";
         (CheckState::Warn, remedy.to_owned())
     });
     Finding::unless("collation", DATABASE, measured, problem)

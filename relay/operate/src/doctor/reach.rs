@@ -1,4 +1,4 @@
-//! The quick checks: whether a pipeline's database and broker let the relay in.
+//! The quick checks: whether a pipeline's database and broker admit the relay.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
         .filter(|finding| finding.state == super::report::CheckState::Fail)
 }
 
-/// Returns the reasons why the relay could not work in a database that lets it in. It may lack the
+/// Returns the reasons why the relay could not work in a database that admits it. It may lack the
 /// right to write, or a pooler may share sessions, which the first connection cannot detect.
 #[cfg(feature = "postgres")]
 async fn admitted(pipeline: &PipelineConfig) -> Vec<Finding> {

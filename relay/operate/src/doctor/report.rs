@@ -42,7 +42,7 @@ pub struct Finding {
     pub measured: String,
     /// The remedy; `None` if the check passed.
     pub remedy: Option<String>,
-    /// Whether it failed because something did not answer, which may pass by itself.
+    /// Whether it failed because something did not answer, which may be temporary.
     pub unavailable: bool,
 }
 
@@ -118,7 +118,7 @@ impl Finding {
 pub struct PipelineReport {
     /// The pipeline's name.
     pub pipeline: String,
-    /// The checks, in the order in which they were made.
+    /// The checks, in the order in which they ran.
     pub checks: Vec<Finding>,
 }
 

@@ -1,5 +1,5 @@
-//! The check of scheduled messages. An id is made when a message is enqueued, and consumers check
-//! its age when it is delivered.
+//! The check of scheduled messages. An id is generated when a message is enqueued, and consumers
+//! check its age when it is delivered.
 //!
 //! `Outbox::enqueue` refuses messages scheduled too far ahead; SQL does not.
 

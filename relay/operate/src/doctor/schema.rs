@@ -12,7 +12,7 @@ pub(super) fn check(line: &LineFacts, subject: &str) -> Finding {
     let measured = format!("{}{} of {}", beginning(line.line), line.version, line.version_needed);
     match &line.problem {
         None if !line.missing.is_empty() => {
-            // A day that is made again has forgotten what took effect on it.
+            // A day that is created again has no record of what took effect on it.
             let how = if line.line == "inbox" {
                 "enable triggers and create indexes again as in `relay migrate sql`, and attach days again \
                  (docs/operations/histories.md: a day that is gone)"
@@ -45,7 +45,7 @@ pub(super) fn row_security(lines: &[LineFacts], subject: &str) -> Finding {
     Finding::unless("row-security", subject, tables.join(", "), Some((CheckState::Warn, remedy.to_owned())))
 }
 
-/// Returns whether the finding is about a line whose tables are there.
+/// Returns whether the finding is about a line whose tables exist.
 pub(super) fn is_of(finding: &Finding, line: &str) -> bool {
     finding.check == CHECK && finding.measured.starts_with(&beginning(line))
 }

@@ -102,7 +102,7 @@ fn state(facts: &TransactionFacts, nodes: usize) -> Finding {
 }
 
 /// Checks that the topic of marks exists for a relay that has committed transactions. Without it,
-/// it is unknown which messages have left.
+/// it is unknown which messages were published.
 fn missing(facts: &TransactionFacts, known: &Known) -> Option<Finding> {
     let is_there = facts.marks.iter().any(|asked| asked.topic == known.topic);
     (known.number > 0 && !is_there).then(|| {

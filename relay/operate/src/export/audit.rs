@@ -30,8 +30,8 @@ impl AuditExport {
     /// Begins an export. With `is_each`, each message of a decision is a row.
     ///
     /// # Errors
-    /// [`OperateError`] when the operator may not read the audit, or when the filter makes no
-    /// sense.
+    /// [`OperateError`] when the operator may not read the audit, or when the filter is
+    /// contradictory.
     pub fn new(
         places: Places,
         tables: Vec<NamedTables>,
@@ -96,7 +96,7 @@ impl AuditExport {
         Some(String::new())
     }
 
-    /// Returns the errors of places whose decisions are missing, and what else is missing.
+    /// Returns the errors of places whose decisions are missing, and anything else that is missing.
     #[must_use]
     pub fn missing(&self) -> &[OperateError] {
         &self.missing

@@ -4,7 +4,7 @@ use csv::{Terminator, WriterBuilder};
 
 use crate::text::harmless;
 
-/// The first characters by which a spreadsheet takes a cell for a formula; the last four are wide
+/// The first characters that make a spreadsheet take a cell for a formula; the last four are wide
 /// forms of the first ones.
 const FORMULA: [char; 10] = ['=', '+', '-', '@', '\t', '\n', '＝', '＋', '－', '＠'];
 

@@ -14,7 +14,7 @@ use crate::text::harmless_json;
 pub enum ExportFormat {
     /// Comma-separated values (RFC 4180), with a line of headers.
     Csv,
-    /// An object with the rows and with what is missing.
+    /// An object with the rows and a list of missing parts.
     Json,
 }
 

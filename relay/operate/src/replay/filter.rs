@@ -15,7 +15,7 @@ use crate::units::Time;
 /// A moment: an age by the database's clock, or a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// This long ago.
+    /// An age: this long before now.
     Ago(Duration),
     /// At this time.
     At(OffsetDateTime),
@@ -70,9 +70,9 @@ pub struct ReplayFilter {
     pub topic: Option<Topic>,
     /// Only messages with this ordering key.
     pub key: Option<OrderingKey>,
-    /// Only from this place in the log.
+    /// Only messages from this position in the log on.
     pub from_id: Option<i64>,
-    /// Only up to this place in the log.
+    /// Only messages up to this position in the log.
     pub to_id: Option<i64>,
     /// Only messages enqueued at this time or later.
     pub since: Option<Moment>,

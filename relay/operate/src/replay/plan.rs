@@ -15,8 +15,9 @@ use crate::operator::{Operator, Role};
 use crate::places::{OutboxPlace, Places};
 use crate::seconds;
 
-/// The messages that a replay sends. No message joins later: the relay's position is read once, and
-/// what was parked or given up at that time stays out when it leaves afterwards.
+/// The messages that a replay sends. No message is added later: the relay's position is read once,
+/// and messages that were parked or discarded at that time are not sent even if they are published
+/// afterwards.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplayPlan {
     /// The pipeline.
@@ -52,7 +53,7 @@ pub struct ReplayPlan {
 /// The first or last entry of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Edge {
-    /// Its place in the log.
+    /// Its position in the log.
     pub id: i64,
     /// The time when it was enqueued.
     #[serde(serialize_with = "seconds::serialize")]

@@ -64,7 +64,8 @@ pub struct ReplayReport {
     pub chosen: u64,
     /// Number of messages that the broker has confirmed.
     pub published: u64,
-    /// The place in the log up to which every selected message is confirmed; `None` when none is.
+    /// The position in the log up to which every selected message is confirmed; `None` when none
+    /// is.
     pub confirmed_to: Option<i64>,
     /// The reason why it ended early.
     #[serde(skip)]
@@ -196,7 +197,7 @@ fn check_stop(options: &ReplayOptions, report: &ReplayReport) -> Result<(), Oper
     if !options.stop.is_cancelled() {
         return Ok(());
     }
-    let error = OperateError::new(OperateErrorKind::Unavailable, "it was stopped");
+    let error = OperateError::new(OperateErrorKind::Unavailable, "the replay was stopped");
     Err(resume(error, report.confirmed_to))
 }
 

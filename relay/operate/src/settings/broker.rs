@@ -27,7 +27,7 @@ pub enum Broker {
     Sqs(Box<sqs::Config>),
     /// A connector that a service gave to its relay; its settings are unknown here.
     Given {
-        /// How messages leave.
+        /// How messages are published.
         publishing: Publishing,
         /// The largest message that it takes.
         size_limit: SizeLimit,
@@ -38,8 +38,8 @@ impl Broker {
     /// Creates a connector with these settings. Does not connect yet.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the setting within the pipeline, its value and what is accepted, or
-    /// says that a service [lent its transactions](Self::lends_transactions).
+    /// [`InvalidSetting`] names the setting within the pipeline, its value and the accepted values,
+    /// or reports that a service [lent its transactions](Self::lends_transactions).
     pub fn connector(&self) -> Result<Arc<dyn Connector>, InvalidSetting> {
         Ok(match self {
             #[cfg(feature = "kafka")]
@@ -54,14 +54,15 @@ impl Broker {
                 return Err(InvalidSetting {
                     setting: String::from("broker"),
                     problem: String::from(
-                        "belongs to a running relay, whose transactions nobody else can use; use `relay replay` with a configuration",
+                        "belongs to a running relay, whose transactions only that relay can use; use `relay \
+                         replay` with a configuration",
                     ),
                 });
             }
         })
     }
 
-    /// Returns how messages leave with these settings. Does not connect yet.
+    /// Returns how messages are published with these settings. Does not connect yet.
     ///
     /// # Errors
     /// As [`connector`](Self::connector).
@@ -78,7 +79,7 @@ impl Broker {
         }
     }
 
-    /// Returns whether messages leave in transactions of the broker.
+    /// Returns whether messages are published in transactions of the broker.
     #[must_use]
     pub fn is_transactional(&self) -> bool {
         match self {
@@ -96,7 +97,7 @@ impl Broker {
         matches!(self, Self::Given { publishing, .. } if !matches!(publishing, Publishing::Plain(_)))
     }
 
-    /// Returns the encoding of payloads; that of a given connector is taken for raw.
+    /// Returns the encoding of payloads; that of a given connector counts as raw.
     #[must_use]
     pub fn encoding(&self) -> PayloadEncoding {
         match self {
@@ -135,8 +136,9 @@ impl Broker {
 mod tests {
     use super::*;
 
-    /// Goal: nobody publishes through the transactions of a running relay: that would fence the
-    /// relay, and its own messages would never be committed. Oracle: the connector is refused.
+    /// Goal: no other code publishes through the transactions of a running relay: this would fence
+    /// off the relay, and its own messages would never be committed. Oracle: the connector is
+    /// refused.
     #[test]
     fn lent_transactions_have_no_connector() {
         let config = || kafka::Config::new(["127.0.0.1:1"]).allow_plaintext(true);
@@ -149,6 +151,6 @@ mod tests {
         assert!(lent.lends_transactions());
         let refused = lent.connector().err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("relay replay"), "{refused}");
-        assert!(lent.publishing().is_ok(), "the relay itself publishes in them");
+        assert!(lent.publishing().is_ok(), "the relay itself uses these transactions");
     }
 }

@@ -54,13 +54,16 @@ impl Database {
     /// Returns the URL. Reads the file that holds it, if there is one.
     ///
     /// # Errors
-    /// [`InvalidSetting`] names the file, or says that a service lent its database.
+    /// [`InvalidSetting`] names the file, or reports that a service lent its database.
     pub fn url(&self) -> Result<SecretString, InvalidSetting> {
         match &self.known {
             Known::Url(url) => url.load("database.url"),
             Known::Lent(_) => Err(InvalidSetting {
                 setting: String::from("database.url"),
-                problem: String::from("is not known, because a service lent the database; give its URL"),
+                problem: String::from(
+                    "is unknown, because a service provides the database connections; \
+                                       give its URL",
+                ),
             }),
         }
     }

@@ -1,4 +1,4 @@
-//! Kinds of conditions that keep messages from leaving: their words, and places in the runbook.
+//! Kinds of conditions that block publishing: their names, and their sections in the runbook.
 
 /// The kind of a condition that keeps messages from leaving.
 ///
@@ -30,7 +30,7 @@ pub enum Symptom {
     Retrying,
     /// Old messages cannot be deleted.
     HistoryKept,
-    /// Dead letters of a consumer wait for an operator.
+    /// A consumer has dead letters that need an operator.
     ConsumerDead,
     /// A consumer fails and tries again.
     ConsumerFails,

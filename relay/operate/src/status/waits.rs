@@ -35,11 +35,11 @@ pub struct Wait {
     pub cause: Option<Cause>,
     /// Its duration.
     pub lasts: Option<Duration>,
-    /// Whether it passes by itself.
+    /// Whether it is temporary.
     pub passes: bool,
 }
 
-/// A leader that needs longer to pass on what it has read has a problem.
+/// A leader that needs longer to publish what it has read has a problem.
 const PASSED_WITHIN_SECONDS: f64 = 30.0;
 
 impl PipelineStatus {
@@ -80,8 +80,8 @@ impl PipelineStatus {
             PipelineState::Expired => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
                 let text = format!(
-                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over; its process \
-                     has ended, or cannot write to the database, which its log would tell"
+                    "no relay leads: the lease of {holder} has expired, and no other relay has taken over; \
+                     its process has ended, or cannot write to the database (then its log has the error)"
                 );
                 add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
             }

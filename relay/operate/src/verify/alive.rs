@@ -1,6 +1,6 @@
 //! Waits for the rows of a statement that may take arbitrarily long.
 //!
-//! A host that has disappeared sends no row either. So while none comes, another session checks
+//! A host that has disappeared also sends no row. So while no row arrives, another session checks
 //! whether the statement's session still works.
 
 use std::error::Error;
@@ -92,7 +92,7 @@ impl Session {
         match works {
             Some(true) => Look::Works,
             Some(false) => Look::Lost(String::from("its session has sent them, and they did not arrive")),
-            None => Look::Lost(String::from("its session is gone")),
+            None => Look::Lost(String::from("its session has ended")),
         }
     }
 }
@@ -120,7 +120,7 @@ impl<'a> Watch<'a> {
     /// Waits for a row for as long as the session works.
     ///
     /// # Errors
-    /// [`OperateError`] when no row came and the session does not work.
+    /// [`OperateError`] when no row arrived and the session does not work.
     pub(super) async fn next<T>(&self, row: impl Future<Output = T>) -> Result<T, OperateError> {
         let Some(limit) = self.bound.limit() else { return Ok(row.await) };
         let mut row = pin!(row);

@@ -1,5 +1,5 @@
 //! Time limits of the reads of a comparison. A host that has disappeared ends no connection:
-//! without a limit, the comparison would wait for its answer for ever.
+//! without a limit, the comparison would wait for its answer forever.
 //!
 //! The limit is one of a call, not of the comparison, which may take hours.
 

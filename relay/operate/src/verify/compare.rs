@@ -22,8 +22,7 @@ use crate::{InboxConfig, PipelineConfig};
 
 /// Maximum number of suspects that are checked again. Their ids are kept in memory, 16 bytes each.
 const SUSPECTS_MAX: usize = 1_000_000;
-/// Pause before suspects are checked for the second time. It doubles each time, until the grace is
-/// over.
+/// Pause before suspects are checked again. It doubles each time, until the grace period ends.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Producers' clocks differ from the broker's, and a topic's log follows neither.
 const CLOCK_SKEW_MS: u64 = 600_000;
@@ -57,7 +56,7 @@ struct Open {
 }
 
 impl Comparison<'_> {
-    /// Runs the comparison. Takes at least the grace when something is missing. Cancel-safe.
+    /// Runs the comparison. Takes at least the grace period if something is missing. Cancel-safe.
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not view messages, when a place cannot be read, or
@@ -72,7 +71,7 @@ impl Comparison<'_> {
         let (spool, context) = (&mut open.spool, &open.context);
         let too_many = suspects.read(spool, context, &mut compared, SUSPECTS_MAX).await?;
         if too_many {
-            let message = format_args!("more than {SUSPECTS_MAX} messages seem to be wrong");
+            let message = format_args!("more than {SUSPECTS_MAX} messages differ");
             let help = "check that the inboxes belong to this pipeline, or narrow the range with --since and --until";
             return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
@@ -153,7 +152,7 @@ impl Comparison<'_> {
             } else {
                 inbox.topics.clone()
             };
-            self.reading.progress.say(format!("asking how far the group {group} has come"));
+            self.reading.progress.say(format!("asking for the position of the group {group}"));
             context.committed = Some(self.reading.committed(&self.pipeline.broker, group, &topics).await?);
         }
         Ok(())
@@ -193,7 +192,7 @@ impl Comparison<'_> {
             if Instant::now() >= deadline || !suspects.may_pass {
                 return suspects::convict(&mut open.spool, &open.context, compared).await;
             }
-            // A consumer that makes progress has not lost anything: the grace begins again.
+            // A consumer that makes progress has not lost anything: the grace period starts over.
             if suspects.ids.len() < before {
                 (deadline, pause) = (Instant::now() + self.grace, LOOK_INTERVAL);
             }

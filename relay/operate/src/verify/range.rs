@@ -1,4 +1,4 @@
-//! The messages to compare: those whose ids were made in a span of time.
+//! The messages to compare: those whose ids were generated in a span of time.
 
 use std::time::Duration;
 

@@ -117,7 +117,7 @@ pub(super) enum Kind {
     Unremembered,
     /// It took effect more than once.
     Doubled,
-    /// It is there, but not in the outbox.
+    /// It exists, but is not in the outbox.
     Phantom,
     /// Its fingerprint differs from the outbox.
     Altered,
@@ -139,7 +139,7 @@ impl Kind {
         matches!(self, Self::Unapplied | Self::Effectless)
     }
 
-    /// Returns the text for people, which follows the name of the place.
+    /// Returns the text for people, to follow the name of the place.
     pub(super) fn text(self) -> &'static str {
         match self {
             Self::Unpublished => "the relay has published it, but the broker does not have it",

@@ -53,7 +53,7 @@ pub struct Compared {
     pub(super) published: u64,
     pub(super) pending: u64,
     pub(super) parked: u64,
-    /// Parked messages that operators gave up.
+    /// Parked messages that operators discarded.
     pub(super) discarded: u64,
     /// Records of the broker in the range, copies included; `None` when the broker was not read.
     pub(super) records: Option<u64>,
@@ -82,7 +82,7 @@ pub(super) struct InboxCounts {
     pub(super) retrying: u64,
     /// Open dead letters.
     pub(super) dead_letters: u64,
-    /// Dead letters that operators gave up.
+    /// Dead letters that operators discarded.
     pub(super) closed: u64,
     pub(super) waiting: u64,
 }
@@ -112,11 +112,11 @@ pub struct ComparedPipeline {
     pub enqueued: u64,
     /// Messages that the broker has confirmed.
     pub published: u64,
-    /// Messages that wait for their turn.
+    /// Messages that the consumer has not reached yet.
     pub pending: u64,
     /// Messages that are dead, or held behind a dead one.
     pub parked: u64,
-    /// Parked messages that operators gave up.
+    /// Parked messages that operators discarded.
     pub discarded: u64,
     /// The broker.
     pub broker: ComparedPlace,
@@ -141,7 +141,7 @@ pub struct ComparedPlace {
     /// Open dead letters, which wait for an operator's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<u64>,
-    /// Messages whose dead letters operators gave up.
+    /// Messages whose dead letters operators discarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub given_up: Option<u64>,
     /// Messages that the consumer has not reached yet; `None` when that is unknown.
@@ -165,7 +165,7 @@ pub struct FaultyMessage {
     pub place: String,
     /// One of [`COLUMNS`].
     pub found: &'static str,
-    /// The fault in words, which follow the name of the place.
+    /// The fault in words, to follow the name of the place.
     pub kind: &'static str,
     /// The topic, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ pub struct FaultyMessage {
 }
 
 impl FaultyMessage {
-    /// Returns whether an inbox has it, and it had no effect.
+    /// Returns whether the message is in an inbox but has had no effect.
     #[must_use]
     pub fn is_effectless(&self) -> bool {
         self.kind == Kind::Effectless.text()

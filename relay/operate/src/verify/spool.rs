@@ -130,7 +130,7 @@ impl Spool {
         let options = SqliteConnectOptions::new()
             .filename(directory.path().join("seen.db"))
             .create_if_missing(true)
-            // The file does not outlive the process, so it need not survive a crash.
+            // The file does not outlive the process, so it does not have to survive a crash.
             .journal_mode(SqliteJournalMode::Off)
             .synchronous(SqliteSynchronous::Off);
         let mut connection = options.connect().await.map_err(failed)?;
@@ -329,7 +329,7 @@ fn copies(row: &SqliteRow) -> sqlx::Result<Copies> {
 
 const PASSED: &str = "passed";
 const LEFT_OUT: &str = "left out";
-/// Differs from the word of a parked entry, which the relay has yet to take up.
+/// Differs from the word of a parked entry, which the relay has not read yet.
 const GIVEN_UP: &str = "given up";
 
 fn word(stage: Stage) -> Option<&'static str> {

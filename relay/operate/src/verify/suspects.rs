@@ -21,7 +21,7 @@ impl Suspects {
         self.may_pass |= reconciled.wrong.iter().any(|(_, kind)| kind.may_pass());
     }
 
-    /// Reads all messages of the spool. Counts those that look right, and takes at most `max` of
+    /// Reads all messages of the spool. Counts those that seem correct, and takes at most `max` of
     /// the others. Returns whether there are more.
     pub(super) async fn read(
         &mut self,
@@ -152,8 +152,8 @@ mod tests {
         (context, compared, Suspects::default())
     }
 
-    /// Goal: a suspect takes an id in memory, and a finding that is not named takes nothing.
-    /// Oracle: the size of what is kept, and all counts.
+    /// Goal: a suspect takes one id of memory, and an unlisted finding takes none. Oracle: the size
+    /// of what is kept, and all counts.
     #[tokio::test]
     async fn a_suspect_takes_an_id_in_memory_and_all_are_counted() {
         let mut spool = spool().await;

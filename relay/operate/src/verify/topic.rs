@@ -15,7 +15,7 @@ use crate::Broker;
 use crate::error::{OperateError, OperateErrorKind};
 
 impl Reading {
-    /// Reads the topics from the beginning of the range to their present ends, without a group.
+    /// Reads the topics from the beginning of the range to their current ends, without a group.
     /// `from_ms` lies before the first id because clocks differ.
     pub(super) async fn broker(
         &mut self,
@@ -107,7 +107,7 @@ impl Reading {
 /// Time of the earliest record of each partition, in milliseconds since 1970.
 type Earliest = BTreeMap<i32, i64>;
 
-/// Notes the times of records.
+/// Records the times of records.
 fn note(records: &[ReadTopic], earliest: &mut Earliest) {
     for record in records {
         let Some(at) = record.at_ms else { continue };
@@ -117,12 +117,12 @@ fn note(records: &[ReadTopic], earliest: &mut Earliest) {
 }
 
 /// Returns the first id from which on the topic has every published message; `None` when no
-/// partition is cut. Each cut partition knows only what is younger than its own earliest record:
-/// the others may go back further. Verify does not know the partition of a missing message, so the
+/// partition is cut. Each cut partition shows only messages newer than its own earliest record: the
+/// others may go back further. Verify does not know the partition of a missing message, so the
 /// partition that was cut last decides.
 fn cut_at(cut: &BTreeSet<i32>, earliest: &Earliest) -> Option<Uuid> {
     let begins_at = |partition| earliest.get(partition).map(|at| id_at(at.unsigned_abs()));
-    // Nothing at all is known about a partition without a record left.
+    // Nothing is known about a partition that has no record left.
     cut.iter().map(|partition| begins_at(partition).unwrap_or(Uuid::max())).max()
 }
 

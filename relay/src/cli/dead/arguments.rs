@@ -29,7 +29,7 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,
 
-    /// Only messages whose error contains this text, with its numbers or with # instead of them.
+    /// Only messages whose error contains this text. It may have # in place of numbers.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
 

@@ -61,9 +61,9 @@ fn text(report: &BulkReport) -> String {
     };
     let not_reached = if report.dry_run { 0 } else { report.left() };
     for (number, what) in [
-        (report.following, "held: they follow automatically once the messages before them took effect"),
+        (report.following, "held: they follow automatically once the messages before them have taken effect"),
         (report.requested_before, "requested before"),
-        (report.refused, "left as they are: they had changed"),
+        (report.refused, "left unchanged: they had changed since"),
         (report.unknown, "with an unknown outcome: list the messages again"),
         (not_reached, "not reached"),
     ] {

@@ -140,10 +140,10 @@ fn rows(messages: &[DeadMessage]) -> String {
         .shown()
 }
 
-/// Returns the state, and a redrive request that no consumer has taken up.
+/// Returns the state, and a requeue request that no consumer has carried out.
 fn state(message: &DeadMessage) -> String {
     match &message.redrive_requested_by {
-        Some(actor) => format!("{}, redrive requested by {actor}", message.state),
+        Some(actor) => format!("{}, requeue requested by {actor}", message.state),
         None => message.state.to_string(),
     }
 }

@@ -1,7 +1,7 @@
 //! Writes the log without waiting for its reader.
 //!
-//! A reader that hangs must not stop publishing, and one that is gone must not end the process. So
-//! the lines pass through a bounded queue to a thread. Lines that do not fit, or that cannot be
+//! A reader that hangs must not stop publishing, and one that has closed must not end the process.
+//! So the lines pass through a bounded queue to a thread. Lines that do not fit, or that cannot be
 //! written, are dropped and counted.
 
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub(super) struct LineWriter {
     counts: Arc<Counts>,
 }
 
-/// Writes the lines that are left when it is dropped, and waits for that up to a second.
+/// On drop, writes the remaining lines, and waits up to a second for this.
 #[derive(Debug)]
 pub(crate) struct FlushAtEnd(LineWriter);
 

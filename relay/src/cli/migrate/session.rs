@@ -18,7 +18,7 @@ use crate::cli::failure::Failure;
 
 /// Timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout for every call but a migration, which takes as long as its table is large.
+/// Timeout for every call except a migration, whose duration depends on the size of its table.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits for the database up to [`CALL_TIMEOUT`].

@@ -23,7 +23,7 @@ pub enum Sagas {
     List(List),
     /// Show a saga and its steps with their times, but without input, results and replies.
     Show(Which),
-    /// List sagas that need an operator, those that have needed one longest first.
+    /// List sagas that need an operator, starting with the one that has needed one the longest.
     Stuck(Stuck),
     /// Continue a stuck saga where it stopped. Its attempts are counted from zero.
     Retry(Decide),

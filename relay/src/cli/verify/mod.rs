@@ -57,7 +57,7 @@ pub struct Verify {
     until: Option<Time>,
 
     /// How long to wait for published messages that are not in an inbox yet. They count as missing
-    /// if none of them arrives for this long.
+    /// if none of them arrives within this time.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     grace: Time,
 
@@ -91,7 +91,7 @@ impl Verify {
             let inboxes = of_config.chain(named.iter().cloned()).collect();
             match self.comparison(pipeline, inboxes, range).run(&viewer()).await {
                 Ok(compared) => report.add(compared),
-                // It does not hide what was found in others.
+                // It does not hide the findings in others.
                 Err(error) => {
                     let failed = Failure::from(error).about(format_args!("pipeline {name}"));
                     report.add_not_compared(name, failed.to_string());

@@ -14,8 +14,8 @@ use super::super::output::{Table, one_line, or_dash};
 const NAMED_MAX: usize = 5;
 
 /// A suggested replay starts this long before the time in the oldest id. That time comes from a
-/// producer's clock, and a replay selects by the database's: a clock that is ahead makes the id
-/// look too late.
+/// producer's clock, but a replay selects by the database's: if the producer's clock is ahead, the
+/// id looks too late.
 const CLOCK_SKEW_MAX: Duration = Duration::hours(1);
 
 /// Returns what to publish again for the missing messages of a pipeline, with the command, if there
@@ -39,8 +39,8 @@ fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
         let since = oldest.saturating_sub(CLOCK_SKEW_MAX).max(OffsetDateTime::UNIX_EPOCH);
         words.extend([String::from("--since"), seconds::text(since)]);
         String::from(
-            "publish every message again that was enqueued since an hour before the oldest id, whose clock may \
-             be ahead; inboxes skip what they know",
+            "publish again every message enqueued since an hour before the oldest id, because its clock may \
+             be ahead; inboxes skip messages that they know",
         )
     };
     words.extend(["--note", "WHY"].map(str::to_owned));
@@ -147,7 +147,7 @@ fn message(message: &FaultyMessage) -> String {
     format!("{found}: {id}{topic}: {place}: {kind}")
 }
 
-/// Returns what the list of messages leaves out, and what to check before it is believed.
+/// Returns what the list of messages leaves out, and what to check before trusting it.
 fn unfinished(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if report.unnamed > 0 {
@@ -156,7 +156,7 @@ fn unfinished(report: &Report) -> Vec<String> {
     let waiting = report.pipelines.iter().flat_map(|compared| &compared.inboxes);
     let waiting: u64 = waiting.filter_map(|place| place.waiting).sum();
     if waiting > 0 {
-        lines.push(format!("not consumed yet: {waiting}; their consumers have not reached them"));
+        lines.push(format!("not consumed yet: {waiting}; the consumers have not reached them"));
     }
     if report.messages.iter().any(FaultyMessage::is_effectless) {
         lines.push(String::from(
@@ -199,7 +199,7 @@ mod tests {
         assert!(named.starts_with("publish these 5 again: ") && named.contains("--id"), "{named}");
         many.push(missing("orders", 5));
         let since = replay("orders", &many).unwrap();
-        assert!(since.starts_with("publish every message again that was enqueued since"), "{since}");
+        assert!(since.starts_with("publish again every message enqueued since"), "{since}");
         // An hour before the oldest.
         let command = "relay replay --pipeline orders --since 2026-09-21T13:13:20Z --note WHY";
         assert!(since.ends_with(&format!(": {command}")), "{since}");

@@ -43,7 +43,7 @@ pub async fn serve<Fut>(
                 continue;
             }
         };
-        // Without a place, the connection is closed at once.
+        // If there is no room, the connection is closed at once.
         let Some(admitted) = guests.admit(peer.ip()).map(Arc::new) else { continue };
         let answering = answer(stream, Arc::clone(&admitted));
         connections.spawn(async move {
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: silent connections keep no client out that asks for something. Oracle: it is answered,
+    /// Goal: silent connections keep out no client that sends a request. Oracle: it is answered,
     /// although none of them reaches its lifetime.
     #[tokio::test]
     async fn one_that_asks_is_answered_beside_silent_ones() {

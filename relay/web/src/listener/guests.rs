@@ -18,8 +18,8 @@ pub struct Bounds {
     /// Whether loopback addresses count as a peer. A proxy or a tunnel on this machine stands for
     /// many peers.
     pub counts_loopback: bool,
-    /// Whether a connection that is being answered may lose its place when no other can. Where
-    /// responses are short, a slow one is not being read by its peer.
+    /// Whether a connection that is being answered may lose its place when no other can. If
+    /// responses are short, a slow response means that the peer does not read it.
     pub may_cut_answers: bool,
     /// Maximum age of a connection, requests and responses included.
     pub lifetime: Duration,
@@ -57,7 +57,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// Notes a request that keeps the place: any request where responses are short, one of an
+    /// Records a request that keeps the place: any request where responses are short, one of an
     /// authenticated user where a login is needed.
     pub fn heard(&self) {
         if let Some(guest) = self.guests.lock().guests.get_mut(&self.arrival) {

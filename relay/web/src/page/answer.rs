@@ -33,12 +33,12 @@ impl Problem {
         Self { status, message: message.into(), help: None }
     }
 
-    /// Creates the problem of a request that makes no sense.
+    /// Creates the problem of an invalid request.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Creates the problem of a request that came too late.
+    /// Creates the problem of a request that arrived too late.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, message)
     }

@@ -1,4 +1,5 @@
-//! The login of an application that the page is part of: the application says who asks.
+//! The login of an application that the page is part of: the application names the user of each
+//! request.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::gate::{Advice, from_the_page};
 /// Timeout for the body of a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the user of a request; `None` if nobody is logged in.
+/// Returns the user of a request; `None` without a login.
 pub(crate) type Ask = Box<dyn Fn(&Parts) -> Option<Operator> + Send + Sync>;
 
 /// The login of the application.
@@ -30,7 +31,7 @@ const ADVICE: Advice = Advice {
     origin: "use the page's own forms; a proxy in front must pass on the name of the host",
 };
 
-/// A request that was let in.
+/// An admitted request.
 pub(crate) struct Guest {
     pub(crate) operator: Operator,
     /// The key of the forms.
@@ -69,15 +70,15 @@ async fn form(body: Body, keys: &[FormKey], operator: &Operator) -> Result<Body,
     if is_own {
         return Ok(Body::from(bytes));
     }
-    let text = "this form was not made by this page, or for another user; nothing was changed";
+    let text = "this form is not from this page, or was made for another user; nothing was changed";
     let help = "open the page again and repeat the decision; the browser must accept the page's cookie";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
 }
 
 fn unknown() -> Problem {
     let text = "the application did not name the operator of this request";
-    let help = "log in to the application; its function for the page must return an operator for every \
-                user who may see it";
+    let help = "log in to the application; its function for the page must return an operator for every user \
+                who may see the page";
     Problem::new(StatusCode::FORBIDDEN, text).with_help(help)
 }
 
@@ -92,7 +93,7 @@ fn check(name: &str) -> Result<(), Problem> {
         _ => return Ok(()),
     };
     let text = format!("the application named the operator of this request by {problem}");
-    let help = "the audit keeps the name: return one that people know, such as a login or an address";
+    let help = "the audit stores the name: return one that people recognize, such as a login or an address";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
 }
 

@@ -1,5 +1,5 @@
-//! Decisions about many messages that this process carries out. What they have changed is in the
-//! audits; here is only what is running, and why something was refused.
+//! Decisions about many messages that this process carries out. The audits have their changes; this
+//! has only the running decisions, and the reasons of refusals.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 /// Maximum decisions that run at once; each has a session in each database.
 const RUNNING_MAX: usize = 2;
-/// How long the refusals of a decision that has ended are known.
+/// How long the refusals of a finished decision remain available.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// The state of a decision in this process.
@@ -28,7 +28,7 @@ pub(crate) struct Bulk {
 }
 
 impl Bulk {
-    /// Notes how it has ended, unless that is known.
+    /// Records how it has ended, unless that is known.
     pub(crate) fn end(&mut self, how: Result<Vec<BulkReport>, String>) {
         if self.ended.is_none() {
             self.ended = Some(how);
@@ -85,7 +85,7 @@ impl Bulks {
         self.lock().get(&id).map(|running| running.state.borrow().clone())
     }
 
-    /// Stops a decision after the part that is being decided. Returns whether this process runs it.
+    /// Stops a decision after the current part. Returns whether this process runs it.
     pub(crate) fn stop(&self, id: Uuid) -> bool {
         let Some(running) = self.lock().get(&id).cloned() else { return false };
         running.stop.cancel();

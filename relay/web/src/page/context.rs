@@ -22,7 +22,7 @@ pub(crate) struct Context {
     pub(crate) operator: Operator,
     pub(crate) nav: watch::Receiver<Arc<Nav>>,
     /// The token of every form, if the page runs behind the login of an application; without one,
-    /// the page has a login of its own.
+    /// the page has its own login.
     pub(crate) form_token: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Nav {
     /// Dead messages of outboxes, and dead letters of inboxes.
     pub(crate) dead: NavCount,
     pub(crate) held: NavCount,
-    /// Idempotency keys whose holder is gone.
+    /// Idempotency keys whose holder has disappeared.
     pub(crate) keys: NavCount,
     /// Stuck sagas.
     pub(crate) sagas: NavCount,

@@ -50,7 +50,7 @@ impl PageOptions {
     /// text for a page at the root.
     ///
     /// `operator` returns the user of a request: the name that the audit keeps, and the rights. It
-    /// reads what the application's login has left in the request, such as an extension, and
+    /// reads the result of the application's login from the request, such as an extension, and
     /// returns `None` for a request without a login, which is then refused. It must not block.
     /// **Whoever it names may use the page: there is no other login.**
     pub fn new(
@@ -273,7 +273,7 @@ mod tests {
         use super::super::super::forms::{FIELD, FormKey};
         use super::*;
 
-        /// Returns a page about a relay that publishes in transactions, from a database that it
+        /// Returns a page about a relay that publishes in transactions and whose database the page
         /// cannot open. The login leaves an [`Operator`] in each request.
         fn page() -> RelayPage {
             let config = kafka::Config::new(["127.0.0.1:1"]).allow_plaintext(true);

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::address::with_query;
 use super::answer::Problem;
 
-/// Maximum number of exports at once. They do not take the turns of pages.
+/// Maximum number of exports at once. They do not use the slots of pages.
 const EXPORTS_MAX: usize = 2;
 /// Maximum time of an export.
 const LASTS_MAX: Duration = Duration::from_secs(600);
@@ -37,7 +37,7 @@ impl Exports {
         Self(Arc::new(Semaphore::new(EXPORTS_MAX)))
     }
 
-    /// Takes the place of one export, if there is room.
+    /// Takes the slot of one export, if there is room.
     pub(crate) fn begin(&self) -> Result<OwnedSemaphorePermit, Problem> {
         let full = |_| {
             let text = format!("{EXPORTS_MAX} exports are running, which is the maximum of a process");
@@ -65,9 +65,9 @@ impl Exporting {
     }
 }
 
-/// Answers with a file. A task reads the databases, so that a reader that stops holds a place and
-/// its sessions for 30 seconds at most. A reader that is gone, or `stop`, ends it. A file that does
-/// not reach its end is cut, not closed: the reader sees that it is incomplete.
+/// Answers with a file. A task reads the databases, so that a stopped reader holds a slot and its
+/// sessions for at most 30 seconds. A disconnected reader, or `stop`, ends it. A file that does not
+/// reach its end is cut, not closed: the reader sees that it is incomplete.
 pub(crate) fn answer(
     name: &str,
     format: ExportFormat,
@@ -83,7 +83,7 @@ pub(crate) fn answer(
             Some(Some(part)) => Some((Ok(part), Some(received))),
             // The end of the file.
             Some(None) => None,
-            None => Some((Err(io::Error::other("the export was cut")), None)),
+            None => Some((Err(io::Error::other("the export was cut short")), None)),
         }
     });
     let mut response = Body::from_stream(stream).into_response();
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(json, serde_json::json!({ "decisions": [], "missing": [] }));
     }
 
-    /// Goal: a reader that stops frees its place. Oracle: the next export begins.
+    /// Goal: a reader that stops frees its slot. Oracle: the next export begins.
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_keeps_no_place() {
         let exports = Exports::new();

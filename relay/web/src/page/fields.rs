@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::answer::Problem;
 
-/// Formats a moment exactly, for links and forms. [`Fields::moment`] reads it.
+/// Formats a time exactly, for links and forms. [`Fields::moment`] reads it.
 pub(crate) fn moment(at: OffsetDateTime) -> String {
     at.unix_timestamp_nanos().to_string()
 }
@@ -54,7 +54,7 @@ impl Fields {
         self.read(name)?.ok_or_else(|| Problem::bad(format!("the field {name} is missing")))
     }
 
-    /// Returns a moment, exactly as [`moment`] wrote it.
+    /// Returns a time, exactly as [`moment`] wrote it.
     pub(crate) fn moment(&self, name: &str) -> Result<Option<OffsetDateTime>, Problem> {
         let Some(nanos) = self.read::<i128>(name)? else { return Ok(None) };
         let at = OffsetDateTime::from_unix_timestamp_nanos(nanos);

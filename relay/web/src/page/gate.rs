@@ -55,7 +55,7 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     match &app.access {
         Access::Own(login) => {
-            // Only the gate names the user, whatever is around the page. The login of an
+            // Only the gate names the user, whatever layers surround the page. The login of an
             // application may leave its operator here; the one that it names replaces it.
             parts.extensions.remove::<Operator>();
             let answer = match admit(login, &parts).await {
@@ -105,7 +105,7 @@ async fn answer(next: Next, request: Request) -> Response {
         Err(_) => {
             let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, "the request took too long");
             let help = if is_safe {
-                "nothing was changed: try again, or ask for less"
+                "nothing was changed: try again, or request less"
             } else {
                 "it may have been carried out, or still be running: check the result before you repeat it"
             };
@@ -120,8 +120,8 @@ pub(crate) struct Advice {
     pub(crate) origin: &'static str,
 }
 
-/// Refuses a request that no page of ours has made, or whose address no log should keep.
-/// `has_bearer`: whether it has a token in a header, which no browser adds by itself.
+/// Refuses a request that does not come from this page, or whose address contains credentials.
+/// `has_bearer`: whether it has a token in a header, which no browser adds on its own.
 pub(crate) fn from_the_page(request: &Parts, has_bearer: bool, advice: &Advice) -> Result<(), Problem> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let (path, query) = (request.uri.path(), request.uri.query().unwrap_or_default());
@@ -135,7 +135,7 @@ pub(crate) fn from_the_page(request: &Parts, has_bearer: bool, advice: &Advice) 
     }
     let head = Head {
         is_safe: request.method.is_safe(),
-        // HTTP/2 has it in the address.
+        // HTTP/2 puts it in the address.
         host: text("host").or_else(|| request.uri.authority().map(|authority| authority.as_str())),
         origin: text_or_broken(&request.headers, "origin"),
         site: text_or_broken(&request.headers, "sec-fetch-site"),

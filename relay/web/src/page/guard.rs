@@ -1,4 +1,4 @@
-//! Decides from its headers whether a request is let in. Pure.
+//! Decides from its headers whether to admit a request. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub(crate) struct Head<'a> {
     pub(crate) site: Option<&'a str>,
     /// `Sec-Fetch-Mode`.
     pub(crate) mode: Option<&'a str>,
-    /// Whether it has a token in its headers, which no browser adds by itself.
+    /// Whether it has a token in its headers, which no browser adds on its own.
     pub(crate) has_bearer: bool,
 }
 
@@ -155,7 +155,7 @@ mod tests {
         ] {
             assert!(!is_from_here(post(origin, site)), "{origin:?} {site:?}");
         }
-        // A token does not make a foreign page's request one of ours.
+        // A token does not turn a foreign page's request into one of this page.
         let foreign = Head { has_bearer: true, ..post(Some("https://evil.example"), Some("cross-site")) };
         assert!(!is_from_here(foreign));
     }

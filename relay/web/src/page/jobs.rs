@@ -1,5 +1,5 @@
-//! Work that looks at a pipeline for longer than an answer may take: the doctor, and comparisons.
-//! The last result of each pipeline stays in this process.
+//! Work on a pipeline that takes longer than an answer may take: the doctor, and comparisons. The
+//! last result of each pipeline stays in this process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +118,7 @@ pub(crate) struct Running<T> {
 }
 
 impl<T: Send + Sync + 'static> Running<T> {
-    /// Carries out the work in a task of its own, until it ends, is stopped, or takes longer than
+    /// Carries out the work in a separate task, until it ends, is stopped, or takes longer than
     /// half an hour. The work must be cancel-safe.
     pub(crate) fn carry_out(
         self,
@@ -135,8 +135,8 @@ impl<T: Send + Sync + 'static> Running<T> {
         })
     }
 
-    /// Like [`carry_out`](Self::carry_out), for work that must not be dropped: it stops by itself
-    /// once its token is cancelled.
+    /// Like [`carry_out`](Self::carry_out), for work that must not be dropped: it stops once its
+    /// token is cancelled.
     pub(crate) fn carry_out_whole<F>(
         self,
         work: impl FnOnce(CancellationToken) -> F,
@@ -166,9 +166,7 @@ impl<T: Send + Sync + 'static> Running<T> {
             let end = match work.await {
                 Ok(Ok(result)) => End::Done(Arc::new(result)),
                 Ok(Err(why)) => End::Failed(why),
-                Err(_) => {
-                    End::Failed(String::from("the program failed: the log of the relay has the reason"))
-                }
+                Err(_) => End::Failed(String::from("the program failed: the relay's log has the reason")),
             };
             state.send_modify(|job| job.end = end);
         });
@@ -276,7 +274,7 @@ impl<T> Jobs<T> {
     }
 }
 
-/// Waits until a job has ended, but not for longer than this. It goes on in either case.
+/// Waits until a job has ended, but not for longer than this. It continues in either case.
 pub(crate) async fn wait_at_most<T>(patience: Duration, mut seen: watch::Receiver<Job<T>>) {
     drop(tokio::time::timeout(patience, seen.wait_for(|job| !job.is_running())).await);
 }

@@ -18,7 +18,7 @@ use super::toned::Toned;
 /// Maximum number of characters of a name or an error in a table.
 const CELL_CHARS_MAX: usize = 160;
 
-/// Number of characters and lines from which a text is folded.
+/// Number of characters and of lines above which a text is collapsed.
 const FOLDED_CHARS: usize = 400;
 const FOLDED_LINES: usize = 6;
 
@@ -61,7 +61,7 @@ pub(crate) struct Frame<'a> {
     title: &'a str,
     /// The address to reload after a change.
     live: Option<String>,
-    /// The time of what it shows.
+    /// The time of the data that it shows.
     at: OffsetDateTime,
 }
 
@@ -71,12 +71,12 @@ impl<'a> Frame<'a> {
         Self { tab, title, live: None, at: OffsetDateTime::now_utc() }
     }
 
-    /// Sets the time of what the page shows; without it, the present.
+    /// Sets the time of the data that the page shows; the default is now.
     pub(crate) fn taken_at(self, at: OffsetDateTime) -> Self {
         Self { at, ..self }
     }
 
-    /// Reloads the page after each change while what it shows is still running.
+    /// Reloads the page after each change while the work that it shows is running.
     pub(crate) fn live_while(self, is_running: bool, uri: &Uri) -> Self {
         if is_running { self.live(uri) } else { self }
     }
@@ -149,7 +149,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Renders the time of what the page shows. Its age in milliseconds is for the script, which
+    /// Renders the time of the data on the page. Its age in milliseconds is for the script, which
     /// counts on from it without a clock.
     fn time(&self) -> Markup {
         let age = (OffsetDateTime::now_utc() - self.at).whole_milliseconds().max(0);
@@ -269,7 +269,7 @@ pub(crate) fn moment(at: OffsetDateTime) -> Markup {
 }
 
 /// Renders a whole text with a button that copies it, which needs the script. The button copies
-/// what is shown: characters that are hidden or would steer a terminal are not pasted anywhere.
+/// what is shown: hidden characters, and those that would control a terminal, are not copied.
 /// `what` names the text.
 pub(crate) fn copyable(what: &str, text: &str) -> Markup {
     html! { (whole(text)) " " (copy(what, text)) }

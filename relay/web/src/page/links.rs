@@ -64,7 +64,7 @@ impl Links {
     }
 }
 
-/// Renders a link that tells the other place nothing about this page.
+/// Renders a link that reveals nothing about this page to the other site.
 fn away(name: &str, url: &str) -> Markup {
     html! { a href=(url) rel="noreferrer noopener" { (name) } }
 }

@@ -9,7 +9,7 @@ pub(crate) struct Column {
     pub(crate) kind: Kind,
 }
 
-/// Content of a column. It decides the width in a row, and the place on a card.
+/// Content of a column. It decides the width in a row, and the position on a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A box to check.

@@ -18,7 +18,7 @@ use super::session::{Cookie, LIFETIME};
 use super::users::{Proof, TooMany, Users};
 use crate::listener::Admitted;
 
-/// The login of the page's own: who may use it, and from where.
+/// The page's own login: who may use it, and from where.
 pub(crate) struct OwnLogin {
     pub(crate) hosts: Hosts,
     pub(crate) users: Users,

@@ -18,8 +18,8 @@
 //! | `users`, `session`, `login` | the page's own login: the users, the cookie, the form |
 //! | `embedded`, `application`, `forms`, `following` | the page in an application: the service, its login, its forms, the queries behind it |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
-//! | `bulks`, `surveys` | decisions that this process carries out, counts of a moment ago |
-//! | `jobs` | the doctor, comparisons and replays, in tasks of their own |
+//! | `bulks`, `surveys` | decisions that this process carries out, recent counts |
+//! | `jobs` | the doctor, comparisons and replays, in separate tasks |
 //! | `stream`, `exports` | server-sent events, lists as files |
 //! | `answer`, `fields`, `address` | errors, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |

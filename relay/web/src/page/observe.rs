@@ -105,8 +105,8 @@ impl Observer {
         picture
     }
 
-    /// Returns consumers, stuck keys and stuck sagas. Waits a moment if they were not read
-    /// recently; after that they are unknown. Cancel-safe.
+    /// Returns consumers, stuck keys and stuck sagas. Waits briefly if they were not read recently;
+    /// after that they are unknown. Cancel-safe.
     pub(crate) async fn beside(&self) -> Arc<Beside> {
         let mut looks = self.beside.subscribe();
         let is_old = |beside: &Beside| beside.read_at.is_none_or(|at| at.elapsed() > READ_FOR);
@@ -133,7 +133,7 @@ impl Observer {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Completes when nobody has read or followed the page for this long. Cancel-safe.
+    /// Completes when no one has read or followed the page for this long. Cancel-safe.
     pub(crate) async fn unread(&self, time: Duration) {
         loop {
             let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,11 +12,11 @@ pub(crate) const STEPS: usize = 60;
 pub(crate) struct Sample {
     /// Seconds since the first sample.
     pub(crate) at: u64,
-    /// Maximum number of messages that wait to leave.
+    /// Maximum number of messages that wait to be published.
     pub(crate) waiting: u64,
     /// The age of the message that has waited longest.
     pub(crate) oldest_seconds: f64,
-    /// The place in the log that the relay has passed.
+    /// The position in the log that the relay has passed.
     pub(crate) passed: Option<i64>,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct Hour {
     pub(crate) enqueued: Vec<Option<f64>>,
 }
 
-/// Returns the rate of enqueued messages in each minute, from the places in the log of each
-/// minute's first message, and of the newest. Gaps of transactions that were rolled back count as
-/// well.
+/// Returns the rate of enqueued messages in each minute, from the positions in the log of each
+/// minute's first message and of the newest one. Gaps of transactions that were rolled back count
+/// as well.
 pub(crate) fn enqueued(firsts: &[Option<i64>], newest: Option<i64>) -> Vec<Option<f64>> {
     let Some(newest) = newest else { return vec![Some(0.0); firsts.len()] };
     // A minute without later messages ends at the end of the log.
@@ -77,8 +77,8 @@ impl Samples {
                 lag[step] = Some(lag[step].unwrap_or_default().max(sample.oldest_seconds));
                 if let Some((from, to)) = before.and_then(|it| it.passed).zip(sample.passed) {
                     let (sum, seconds) = passed[step].unwrap_or_default();
-                    // A cursor moves back when it adopts another server's history: nothing left
-                    // then.
+                    // A cursor moves back when it adopts another server's history: no message was
+                    // published then.
                     let more = to.saturating_sub(from).max(0);
                     let since = sample.at.saturating_sub(before.map_or(0, |it| it.at));
                     passed[step] = Some((sum.saturating_add(more), seconds + since));
@@ -121,7 +121,7 @@ mod tests {
         let rates = enqueued(&[Some(1), Some(61), Some(61), None], Some(180));
         assert_eq!(rates, [Some(1.0), Some(0.0), Some(2.0), Some(0.0)]);
         assert_eq!(enqueued(&[None, None], None), [Some(0.0); 2]);
-        // Ids that were made elsewhere may be out of order.
+        // Ids that were generated elsewhere may be out of order.
         assert_eq!(enqueued(&[Some(500), Some(10)], Some(9)), [Some(0.0), Some(0.0)]);
     }
 

@@ -155,13 +155,13 @@ impl Page {
     }
 }
 
-/// Keeps the figures of the page up to date. Begins again after a panic: otherwise they would stand
-/// still until a restart.
+/// Keeps the figures of the page up to date. Restarts after a panic: otherwise they would not
+/// change until a restart of the process.
 async fn observe(app: Arc<App>) {
     loop {
         let observing = AssertUnwindSafe(Box::pin(app.observer.keep()));
         if observing.catch_unwind().await.is_err() {
-            tracing::error!("the figures of the page panicked; they begin again");
+            tracing::error!("the task that collects the page's figures panicked; it restarts");
             tokio::time::sleep(OBSERVE_AGAIN_AFTER).await;
         }
     }

@@ -1,5 +1,4 @@
-//! Numbers of messages that were counted a moment ago: several readers, and the refreshes of one,
-//! share a count.
+//! Recent counts of messages: several readers, and the refreshes of one, share a count.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,12 +15,12 @@ const KEPT_MAX: usize = 50;
 /// A count and its time.
 type Counted = (Instant, Surveyed);
 
-/// The latest counts by what was asked.
+/// The latest counts by query.
 #[derive(Default)]
 pub(crate) struct Surveys(Mutex<HashMap<String, Counted>>);
 
 impl Surveys {
-    /// Returns a count that is fresh, or counts.
+    /// Returns a recent count, or counts anew.
     pub(crate) async fn get(
         &self,
         asked: String,

@@ -61,7 +61,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The place of a subject, smallest first.
+/// The rank of a subject, smallest first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     is_fine: bool,
@@ -77,8 +77,8 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
 
-/// Returns whether an operator has to act: it does not pass by itself, and no operator wanted it.
-/// Held messages alone need no operator: their cause is a wait of its own.
+/// Returns whether an operator has to act: it is permanent, and no operator caused it on purpose.
+/// Held messages alone need no operator: their cause is listed separately.
 pub(crate) fn is_grave(wait: &Wait) -> bool {
     match wait.symptom {
         Symptom::DatabaseAway => true,
@@ -134,11 +134,12 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: usize) -> String {
         sentences.push(format!("{needy}{why}."));
     } else if sick > 0 {
         let verb = if sick == 1 { "waits" } else { "wait" };
-        sentences.push(format!("Nothing needs you; {} {verb}.", several(sick, "part")));
+        sentences.push(format!("Nothing needs attention; {} {verb}.", several(sick, "part")));
     } else if pipelines == 1 {
-        sentences.push(String::from("The pipeline publishes. Nothing waits for you."));
+        sentences.push(String::from("The pipeline publishes. Nothing needs attention."));
     } else {
-        sentences.push(format!("All {} pipelines publish. Nothing waits for you.", count(pipelines as u64)));
+        sentences
+            .push(format!("All {} pipelines publish. Nothing needs attention.", count(pipelines as u64)));
     }
     let is_away =
         |subject: &&Subject<'_>| subject.waits.iter().any(|wait| wait.symptom == Symptom::DatabaseAway);
@@ -250,13 +251,13 @@ mod tests {
             of(&all, 0),
             "2 of 3 pipelines need you: 2,009 messages are dead, 41 are held. 1 database does not answer."
         );
-        assert_eq!(of(&all[1..2], 0), "The pipeline publishes. Nothing waits for you.");
+        assert_eq!(of(&all[1..2], 0), "The pipeline publishes. Nothing needs attention.");
         assert_eq!(
             of(&all[1..2], 2),
-            "The pipeline publishes. Nothing waits for you. 2 databases do not answer."
+            "The pipeline publishes. Nothing needs attention. 2 databases do not answer."
         );
         let retrying = [status("orders", PipelineState::Leading, &[(Retrying, 1)])];
-        assert_eq!(of(&retrying, 0), "Nothing needs you; 1 part waits.");
+        assert_eq!(of(&retrying, 0), "Nothing needs attention; 1 part waits.");
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
         shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");
-        // Others may be among the messages that were not looked at.
+        // Others may be among the messages that were not examined.
         shipping.causes.insert(Dead, Cause { others: 0, ..cause.clone() });
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200)");
         shipping.causes.insert(Dead, Cause { others: 0, is_at_least: false, ..cause });

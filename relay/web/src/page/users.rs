@@ -29,11 +29,11 @@ const WRONG_PAUSE: Duration = Duration::from_millis(500);
 const WRONG_WAITERS: usize = 4;
 /// Maximum number of concurrent delays of all peers: guessing from many addresses is no faster.
 const WRONG_WAITERS_OF_ALL: usize = 32;
-/// Maximum wait for a turn: correct proofs hold a turn only for a moment, so they do not get in
-/// each other's way.
+/// Maximum wait for a slot: correct credentials hold a slot only briefly, so they do not delay each
+/// other.
 const TURN_TIMEOUT: Duration = Duration::from_millis(100);
-/// The name of people at this machine, if there is no login.
-const LOCAL: &str = "somebody at this machine";
+/// The name for users of this machine, if there is no login.
+const LOCAL: &str = "a user of this machine";
 
 /// All users of the page. Without any, people at this machine may view it.
 pub(crate) struct Users {
@@ -41,10 +41,10 @@ pub(crate) struct Users {
     turns: Turns,
 }
 
-/// The turns that wrong proofs hold.
+/// The slots that wrong credentials hold.
 struct Turns {
     all: Arc<Semaphore>,
-    /// The turns of each peer that holds or awaits one. Peers behind a proxy, and those at this
+    /// The slots of each peer that holds or awaits one. Peers behind a proxy, and those on this
     /// machine, count as one.
     peers: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
 }
@@ -54,7 +54,7 @@ impl Turns {
         Self { all: Arc::new(Semaphore::new(WRONG_WAITERS_OF_ALL)), peers: Mutex::default() }
     }
 
-    /// Takes a turn of the peer and one of all peers. Cancel-safe.
+    /// Takes a slot of the peer and one shared by all peers. Cancel-safe.
     async fn take(&self, peer: Option<IpAddr>) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
         let own = self.of(peer).acquire_owned().await?;
         Ok([own, Arc::clone(&self.all).acquire_owned().await?])
@@ -62,7 +62,7 @@ impl Turns {
 
     fn of(&self, peer: Option<IpAddr>) -> Arc<Semaphore> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The other peers no longer hold a turn.
+        // The other peers no longer hold a slot.
         peers.retain(|_, turns| turns.strong_count() > 0);
         peers.get(&peer).and_then(Weak::upgrade).unwrap_or_else(|| {
             let turns = Arc::new(Semaphore::new(WRONG_WAITERS));
@@ -129,11 +129,11 @@ impl Users {
     }
 
     /// Returns the user; `None` when the proof is wrong, or missing where one is needed. A wrong
-    /// secret delays the answer and holds one of a few turns of the peer for that time, even if the
+    /// secret delays the answer and holds one of a few slots of the peer for that time, even if the
     /// peer disconnects.
     ///
     /// # Errors
-    /// [`TooMany`] when no turn is free; then nothing was compared.
+    /// [`TooMany`] when no slot is free; then nothing was compared.
     pub(crate) async fn prove(
         &self,
         proof: &Proof,
@@ -145,7 +145,7 @@ impl Users {
             Proof::Named(name, _) => Some(name),
             Proof::Token(_) => None,
         };
-        // The turn comes first: otherwise the answer "too many" would reveal that the proof is
+        // The slot comes first: otherwise the answer "too many" would reveal that the secret is
         // wrong.
         let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.take(peer)).await;
         let Ok(Ok(turn)) = turn else { return Err(TooMany) };
@@ -290,7 +290,7 @@ mod tests {
         let start = Instant::now();
         assert_eq!(users.prove(&guess(), PEER).await, Ok(None));
         assert_eq!(start.elapsed(), WRONG_PAUSE);
-        // A client that does not wait for the answer still holds a turn.
+        // A client that does not wait for the answer still holds a slot.
         for _ in 0..WRONG_WAITERS {
             let hurried = tokio::time::timeout(Duration::from_millis(1), users.prove(&guess(), PEER)).await;
             assert!(hurried.is_err());
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(users.prove(&cookie, PEER).await, Ok(Some(ann)), "a login goes on");
         tokio::time::sleep(WRONG_PAUSE).await;
         assert!(users.prove(&right, PEER).await.unwrap().is_some());
-        // From many addresses at once, until they hold all turns.
+        // From many addresses at once, until they hold all slots.
         for peer in 0..=u8::try_from(WRONG_WAITERS_OF_ALL / WRONG_WAITERS).unwrap() {
             for _ in 0..WRONG_WAITERS {
                 let peer = Some(IpAddr::from([10, 0, 1, peer]));

@@ -11,7 +11,7 @@ use crate::verdict::{Findings, NotChecked, Subject, Violation};
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let outbox = need(&index.history.outbox, NO_OUTBOX)?;
     if index.history.operations.is_none() && index.history.business.is_none() {
-        return Err("neither business rows nor what clients did were recorded");
+        return Err("neither business rows nor actions of clients were recorded");
     }
     check_twice(outbox, findings);
     for operation in index.history.operations.iter().flatten() {
@@ -41,7 +41,8 @@ pub(super) fn parts(index: &Index<'_>, operation: &Operation) -> (usize, usize) 
     // operation can have written.
     let outcome = operation.outcome;
     let counts = |is_only: bool| outcome == Outcome::Ok || is_only;
-    // A forgotten message is gone, and so is everything else that its transaction wrote.
+    // A forgotten message no longer exists, and neither does anything else that its transaction
+    // wrote.
     let messages = operation.messages.iter().map(|message| message.id).filter(|id| !index.is_forgotten(*id));
     let messages =
         messages.filter(|id| counts(index.messages.get(id).is_some_and(|claims| claims.is_only(outcome))));

@@ -34,7 +34,7 @@ pub(super) fn check_phantoms(index: &Index<'_>, findings: &mut Findings) -> Resu
         && index.history.consumers.is_empty()
         && index.history.operations.is_none()
     {
-        return Err("nothing but the outbox was read");
+        return Err("only the outbox was read");
     }
     if index.history.operations.is_some() {
         findings.checked(outbox.len());

@@ -43,7 +43,7 @@ pub(super) fn check_exactly_once(index: &Index<'_>, findings: &mut Findings) -> 
     Ok(())
 }
 
-/// Checks that inbox row and effect are both there, or neither.
+/// Checks that inbox row and effect both exist, or neither does.
 pub(super) fn check_inbox(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     let consumers = with_effects(index)?;
     let both = consumers

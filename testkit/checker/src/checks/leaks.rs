@@ -8,7 +8,7 @@ use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
     need_quiet(index)?;
-    let leaks = need(&index.history.leaks, "nobody looked for what is still held")?;
+    let leaks = need(&index.history.leaks, "resources that are still held were not recorded")?;
     findings.checked(leaks.len());
     for leak in leaks {
         findings.breach(Violation::Leaked, || Subject {

@@ -11,8 +11,8 @@
 //! | `effects.rs` | at most once, exactly once, inbox row if and only if effect |
 //! | `fencing.rs` | stale epochs change nothing |
 //! | `containment.rs` | a poisoned message delays only its own key |
-//! | `retention.rs` | retention removes nothing undecided |
-//! | `leaks.rs` | nothing is left held |
+//! | `retention.rs` | retention removes only decided messages |
+//! | `leaks.rs` | nothing stays held |
 //! | `sagas.rs` | steps and undos of sagas, their ends, the balances of services |
 
 mod atomic;
@@ -78,8 +78,8 @@ const RUNNING: NotChecked = "the system was still running";
 const NO_OUTBOX: NotChecked = "the outbox was not read";
 const NO_TOPIC_READ: NotChecked = "the broker was not read";
 const TOPIC_READ_INCOMPLETE: NotChecked = "not all of the broker was read";
-const NO_PARKED: NotChecked = "what is parked was not read";
-const NO_OPERATIONS: NotChecked = "what clients did was not recorded";
+const NO_PARKED: NotChecked = "parked messages were not read";
+const NO_OPERATIONS: NotChecked = "the actions of clients were not recorded";
 const NO_EFFECTS: NotChecked = "no effects were read";
 
 /// Returns the part, or the reason why nothing can be decided without it.
@@ -87,7 +87,7 @@ fn need<T>(part: &Option<T>, otherwise: NotChecked) -> Result<&T, NotChecked> {
     part.as_ref().ok_or(otherwise)
 }
 
-/// Fails unless everything is quiet.
+/// Fails unless the system has become quiet.
 fn need_quiet(index: &Index<'_>) -> Result<(), NotChecked> {
     if index.history.quiet { Ok(()) } else { Err(RUNNING) }
 }

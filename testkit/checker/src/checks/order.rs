@@ -1,5 +1,5 @@
 //! Causal order of each key: if B was enqueued after the transaction of A committed, the first
-//! occurrence of A comes before that of B. Later copies may come at any time.
+//! occurrence of A comes before that of B. Later copies may appear at any time.
 //!
 //! Two things order A before B: a smaller number within the key, and an end of A's transaction
 //! before the start of B's.

@@ -6,7 +6,7 @@ use crate::index::Index;
 use crate::verdict::{Findings, NotChecked, Subject, Violation};
 
 pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), NotChecked> {
-    let removed = need(&index.history.removed, "what retention removed was not recorded")?;
+    let removed = need(&index.history.removed, "deletions by retention were not recorded")?;
     let topic_read = need(&index.history.topic_read, NO_TOPIC_READ)?;
     if !topic_read.complete {
         return Err(TOPIC_READ_INCOMPLETE);
@@ -16,7 +16,7 @@ pub(super) fn check(index: &Index<'_>, findings: &mut Findings) -> Result<(), No
     for id in removed {
         match index.parked.get(id) {
             Some(ParkedEntry::Discarded) => {}
-            // This message can no longer be published, because its payload is gone.
+            // This message can no longer be published, because its payload no longer exists.
             Some(_) => findings.breach(Violation::RemovedWhileParked, || Subject::message(*id)),
             None if index.published.contains(id) => {}
             None => findings.breach(Violation::RemovedUnpublished, || Subject::message(*id)),

@@ -110,7 +110,7 @@ pub(super) fn check_money(index: &Index<'_>, findings: &mut Findings) -> Result<
         let done = taken.get(&*balance.service).copied().unwrap_or_default();
         if done != balance.taken {
             let what = format!(
-                "account {} of {}: {} was taken, says the account; {done}, say the effects",
+                "account {} of {}: {} was taken according to the account, {done} according to the effects",
                 balance.account, balance.service, balance.taken
             );
             findings.breach(Violation::DoesNotAddUp, || Subject {

@@ -1,4 +1,4 @@
-//! The checks that the relay's marks and cursor tell the truth.
+//! Checks that the relay's marks and cursor are correct.
 
 use super::{NO_OUTBOX, NO_PARKED, NO_TOPIC_READ, TOPIC_READ_INCOMPLETE, need};
 use crate::history::OutboxRow;

@@ -12,7 +12,7 @@ pub enum LeaseEvent {
     Granted {
         /// The lease.
         lease: Arc<str>,
-        /// The epoch under which it is held from now on.
+        /// The epoch of the new holder.
         epoch: u64,
         /// The holder.
         holder: Arc<str>,
@@ -49,7 +49,7 @@ pub enum LeakKind {
     Connection,
     /// A task that nothing awaits.
     Task,
-    /// A chunk of a message whose other chunks never came.
+    /// A chunk of a message whose other chunks never arrived.
     Chunk,
 }
 

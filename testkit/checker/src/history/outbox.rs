@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use super::Content;
 
-/// Messages and rows that were committed, but are gone because the database went back to an earlier
+/// Messages and rows that were committed, but are lost because the database went back to an earlier
 /// state: a backup was restored, or a lagging replica was promoted.
 ///
-/// Such messages may be anywhere downstream, in any order, and need not be delivered. Like all
-/// other messages they take effect at most once. A message that was written again since then
+/// Such messages may be anywhere downstream, in any order, and do not have to be delivered. Like
+/// all other messages they take effect at most once. A message that was written again since then
 /// belongs to the outbox instead of this list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -12,11 +12,11 @@ use crate::Digest;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The client was told that the transaction is committed.
+    /// The client got the answer that the transaction is committed.
     Ok,
-    /// The client was told that nothing happened, or rolled back itself.
+    /// The client got the answer that nothing happened, or rolled back itself.
     Failed,
-    /// The client was told that the outcome is unknown, or died before any answer.
+    /// The client got the answer that the outcome is unknown, or died before any answer.
     #[default]
     Unknown,
 }

@@ -377,7 +377,7 @@ fn a_verdict_is_read_by_people_and_by_programs() {
     let text = verdict.to_string();
     assert!(text.contains("✗ no message takes effect twice"), "{text}");
     assert!(text.contains(&format!("✗ message {}: took effect again (consumer \"first\")", id(2))), "{text}");
-    assert!(text.contains("not checked: nobody looked for what is still held"), "{text}");
+    assert!(text.contains("not checked: resources that are still held were not recorded"), "{text}");
     let json = serde_json::to_value(&verdict).unwrap();
     let again = &json["rulings"][Promise::AtMostOnce as usize];
     assert_eq!(again["promise"], "at_most_once");

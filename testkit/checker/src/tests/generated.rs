@@ -149,7 +149,7 @@ fn pick(length: usize, index: Index) -> Option<usize> {
 }
 
 const CHANGES: [Change; 12] = [
-    // An outbox row of a published message is gone.
+    // An outbox row of a published message is missing.
     |h, index| {
         let occurrences = &mut h.topic_read.as_mut()?.occurrences;
         let id = occurrences[pick(occurrences.len(), index)?].id;
@@ -163,13 +163,13 @@ const CHANGES: [Change; 12] = [
         occurrences.retain(|seen| seen.id != id);
         Some(V::NeverPublished)
     },
-    // The cursor has passed a row that is not published, and whose parked entry is gone.
+    // The cursor has passed a row that is not published, and whose parked entry is missing.
     |h, index| {
         let parked = h.parked.as_mut()?;
         parked.remove(pick(parked.len(), index)?);
         Some(V::PassedUnpublished)
     },
-    // A business row is gone, but its messages stay.
+    // A business row is missing, but its messages exist.
     |h, index| {
         let business = h.business.as_mut()?;
         business.remove(pick(business.len(), index)?);
@@ -224,13 +224,13 @@ const CHANGES: [Change; 12] = [
         effects.push(effect);
         Some(V::AppliedAgain)
     },
-    // An effect is gone, but its inbox row stays.
+    // An effect is missing, but its inbox row exists.
     |h, index| {
         let effects = h.consumers[0].effects.as_mut()?;
         effects.remove(pick(effects.len(), index)?);
         Some(V::RememberedUnapplied)
     },
-    // An inbox row is gone, but its effect stays.
+    // An inbox row is missing, but its effect exists.
     |h, index| {
         let inbox = h.consumers[0].inbox.as_mut()?;
         inbox.remove(pick(inbox.len(), index)?);

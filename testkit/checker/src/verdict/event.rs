@@ -127,7 +127,7 @@ impl fmt::Display for Event {
                 };
                 let time = |at: &Option<u64>| at.map_or_else(|| String::from("?"), |at| at.to_string());
                 let (started, ended) = (time(started), time(ended));
-                write!(f, "operation {operation} from {started} to {ended}, told {told}: messages")?;
+                write!(f, "operation {operation} from {started} to {ended}, reported as {told}: messages")?;
                 messages.iter().try_for_each(|id| write!(f, " {id}"))?;
                 f.write_str(", rows")?;
                 rows.iter().try_for_each(|row| write!(f, " {row}"))
@@ -142,8 +142,8 @@ impl fmt::Display for Event {
                     write!(f, ", due at {due} ms")?;
                 }
                 match done {
-                    Some(true) => f.write_str(", done says the relay"),
-                    Some(false) => f.write_str(", open says the relay"),
+                    Some(true) => f.write_str(", done according to the relay"),
+                    Some(false) => f.write_str(", open according to the relay"),
                     None => Ok(()),
                 }
             }

@@ -80,9 +80,9 @@ impl Promise {
     pub const fn title(self) -> &'static str {
         match self {
             Self::Atomic => "business rows and messages commit together",
-            Self::HonestOutcomes => "what a client was told is so",
+            Self::HonestOutcomes => "what a client is told is true",
             Self::NoLoss => "every message is published or parked",
-            Self::NoPhantom => "nothing is anywhere that did not commit",
+            Self::NoPhantom => "only committed messages exist anywhere",
             Self::SettledIsStored => "what is marked as published is at the broker",
             Self::CursorIsTrue => "nothing unpublished is below the cursor",
             Self::Unaltered => "every copy of a message is the same",
@@ -90,15 +90,15 @@ impl Promise {
             Self::AtMostOnce => "no message takes effect twice",
             Self::ExactlyOnce => "every message takes effect",
             Self::InboxIffEffect => "inbox rows and effects commit together",
-            Self::Fencing => "who lost a lease changes nothing",
-            Self::Containment => "a poisoned message delays its own key only",
-            Self::Retention => "retention removes nothing undecided",
-            Self::NoLeak => "nothing is left held",
+            Self::Fencing => "an expired lease permits no change",
+            Self::Containment => "a poison message delays only its own key",
+            Self::Retention => "retention removes only decided messages",
+            Self::NoLeak => "nothing stays held",
             Self::SagaStarts => "a saga starts with its transaction",
             Self::SagaSteps => "no step of a saga happens twice",
             Self::SagaUndos => "an undo happens once, after its step",
             Self::SagaEnds => "a saga is finished or undone as a whole",
-            Self::SagaMoney => "what sagas took and gave back adds up",
+            Self::SagaMoney => "what sagas took and returned adds up",
         }
     }
 }

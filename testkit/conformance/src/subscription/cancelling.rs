@@ -11,13 +11,14 @@ use message::{Delivery, Subscription, SubscriptionError};
 use crate::consuming::{KEYS, Scene, handle, settle};
 use crate::{Failure, Outcome, sample};
 
-/// Maximum number of calls that are dropped or time out.
+/// Maximum number of `receive` calls that are dropped or time out.
 const CALLS: u64 = 400;
 const FEW: NonZeroUsize = NonZeroUsize::new(3).expect("not zero");
 const LONG: Duration = Duration::from_secs(30);
 
-/// Goal: dropping `receive` at any point loses nothing and repeats nothing. Oracle: every id comes
-/// exactly once, and none is marked as redelivered, because SQS would repeat a lost message later.
+/// Goal: dropping `receive` at any point loses nothing and repeats nothing. Oracle: every id
+/// arrives exactly once, and none is marked as redelivered, because SQS would repeat a lost message
+/// later.
 pub(crate) async fn dropped_receive(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 5)?;
     scene.publish(&sent).await?;

@@ -7,8 +7,8 @@ use message::{Delivery, MessageId, Settlement};
 use crate::consuming::{KEYS, Scene, handle, ids, receive, settle};
 use crate::{Outcome, sample};
 
-/// Goal: every message comes once, and a new member of the group does not get settled messages.
-/// Oracle: the ids that were sent; messages sent later, which are all that the new member gets.
+/// Goal: every message arrives once, and a new member of the group does not get settled messages.
+/// Oracle: the ids that were sent; messages sent later, which alone reach the new member.
 pub(crate) async fn settled(scene: Scene) -> Outcome {
     let sent = sample::orders(&scene.topic, KEYS, 3)?;
     scene.publish(&sent).await?;

@@ -47,8 +47,8 @@ pub(crate) async fn two_members(scene: Scene) -> Outcome {
     let mut is_informed = true;
     for member in pair.members {
         match member.close().await {
-            // A busy broker that assigns the group anew may not answer in time. Then what was
-            // settled may come again.
+            // A busy broker that reassigns the group may not answer in time. Then settled messages
+            // may be redelivered.
             Err(error) if error.fault() == Fault::Broker => is_informed = false,
             closed => closed?,
         }

@@ -115,11 +115,11 @@ impl Broker {
     }
 
     fn mock(run: &str) -> Result<Self, DemoError> {
-        let what = "start the Kafka inside this process";
+        let what = "start the Kafka in this process";
         let mock = Mock::start(1).map_err(DemoError::during(what))?;
         let spec = kafka_spec(mock.bootstrap_servers(), run);
         mock.create_topic(spec.topic(), PARTITIONS).map_err(DemoError::during(what))?;
-        let name = String::from("kafka inside this process");
+        let name = String::from("kafka in this process");
         Ok(Self { direct: spec.clone(), spec, outage: Outage::Mock(mock), name })
     }
 
@@ -130,7 +130,7 @@ impl Broker {
             kafka::Admin::new(&kafka::Config::new(servers)).map_err(DemoError::during("reach Kafka"))?;
         let plan = kafka::TopicPlan::new(spec.topic(), PARTITIONS);
         admin.create_topics(&[plan]).await.map_err(DemoError::during("create a Kafka topic"))?;
-        let reason = "Kafka's clients connect to the addresses that its brokers announce, past any proxy";
+        let reason = "Kafka's clients connect to the addresses that its brokers advertise, past any proxy";
         Ok(Self { direct: spec.clone(), spec, outage: Outage::Impossible(reason), name })
     }
 
@@ -140,7 +140,7 @@ impl Broker {
         let name = format!("rabbitmq {host}:{port}");
         let (topic, exchange) = (String::from("orders"), format!("demo-{run}"));
         let (queue, topic_read) = (format!("demo-{run}-charges"), format!("demo-{run}-topic_read"));
-        let what = "make an exchange and queues in RabbitMQ";
+        let what = "create an exchange and queues in RabbitMQ";
         let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(url.as_str()))
             .await
             .map_err(DemoError::during("reach RabbitMQ"))?;
@@ -294,7 +294,7 @@ impl BrokerSpec {
         match self {
             Self::Kafka { servers, topic, partitions, group } => {
                 // Partitions are fixed, because there is one consumer at a time, and its successor
-                // need not wait until the group has removed a crashed member.
+                // does not have to wait until the group has removed a crashed member.
                 let mut config = kafka::GroupConfig::new(group, Vec::<String>::new());
                 config.partitions = (0..*partitions)
                     .map(|partition| kafka::Partition { topic: topic.clone(), partition })
@@ -334,7 +334,7 @@ impl BrokerSpec {
     }
 }
 
-/// Properties with which clients soon notice that the broker is gone or back, so that a run is
+/// Properties that let clients notice soon that the broker is unreachable or back, so that a run is
 /// short. In one run with the mock cluster, a connection stayed open through an outage, but got no
 /// further answers. Only a timeout detects that.
 const KAFKA_PROPERTIES: [(&str, &str); 3] = [

@@ -104,7 +104,7 @@ impl DatabaseSpec {
         })
     }
 
-    /// Returns a URL with which every name is found through the search path.
+    /// Returns a URL that resolves every name through the search path.
     pub(crate) fn plain_url(&self) -> Result<String, DemoError> {
         let Some(schema) = &self.schema else { return Ok(self.url.clone()) };
         let mut url = url::Url::parse(&self.url).map_err(DemoError::during("read the database's URL"))?;
@@ -159,8 +159,8 @@ impl Databases {
             |part: &str| DatabaseSpec { url: url.to_owned(), schema: Some(format!("demo_{run}_{part}")) };
         let (producer, consumer) = (schema("orders"), schema("charges"));
         if producer.dialect()? != Dialect::Postgres {
-            let problem = "--database: give a postgres:// URL; without the option the demo makes SQLite files of \
-                           its own";
+            let problem = "--database: give a postgres:// URL; without the option, the demo creates its own \
+                           SQLite files";
             return Err(DemoError::Usage(problem.to_owned()));
         }
         let options = producer.postgres()?;
@@ -211,8 +211,8 @@ async fn make_tables<DB: Workload>(
     schemas: (Option<Identifier>, Option<Identifier>),
 ) -> Result<(), DemoError> {
     let connect = "get a database connection";
-    let toolkit = "make the tables of outbox and inbox";
-    let business = "make the tables of the demo's business";
+    let toolkit = "create the tables of outbox and inbox";
+    let business = "create the demo's business tables";
     let mut producer = pools.0.acquire().await.map_err(DemoError::during(connect))?;
     let migrated = Migrator::<DB>::new(Line::Outbox).schema(schemas.0).up(&mut producer).await;
     migrated.map_err(DemoError::during(toolkit))?;

@@ -41,7 +41,7 @@ impl BrokerUrl {
             Some(("kafka", servers)) => {
                 let servers = servers.trim_end_matches('/');
                 if servers.is_empty() || servers.contains(['/', '@', '?']) {
-                    return Err(usage("after kafka:// come only addresses, host:port[,host:port]"));
+                    return Err(usage("kafka:// is followed by addresses only: host:port[,host:port]"));
                 }
                 Ok(Self::Kafka(servers.split(',').map(str::to_owned).collect()))
             }

@@ -107,7 +107,7 @@ async fn one<S: Sync, M>(
     // On a slow machine the injections of one fault queue up, and the remaining ones would extend
     // the run without limit.
     if Instant::now() >= end {
-        return record(struck_at, "its turn came after the end".to_owned(), false);
+        return record(struck_at, "it was due after the end".to_owned(), false);
     }
     watch(planned.fault, Step::Inject);
     let mut rng = StdRng::seed_from_u64(planned.seed);
@@ -168,7 +168,7 @@ mod tests {
         let reached = async |at: &u64| sleep(millis(50) * u32::try_from(*at).unwrap()).await;
         let records = injector.run(&seen, &planned, end, reached, |_, _| {}).await.unwrap();
         let told: Vec<_> = records.iter().map(|it| (it.fault, it.happened, it.what.as_str())).collect();
-        let late = "its turn came after the end";
+        let late = "it was due after the end";
         assert_eq!(told, [("fails", false, "no way"), ("works", true, "it"), ("works", false, late)]);
         assert_eq!(*seen.lock().unwrap(), ["fails", "works"]);
     }

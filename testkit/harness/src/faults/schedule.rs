@@ -68,8 +68,8 @@ const RECOVERY: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent faults.
 const OVERLAP_MAX: usize = 3;
 
-/// Chooses faults for a run of this length. As far as time allows, every fault gets its turn before
-/// any is injected again.
+/// Chooses faults for a run of this length. As far as time allows, every fault is injected once
+/// before any is repeated.
 #[must_use]
 pub fn over_time(seed: u64, kinds: &[FaultKind], length: Duration) -> Vec<PlannedFault<Duration>> {
     let mut rng = StdRng::seed_from_u64(seed);

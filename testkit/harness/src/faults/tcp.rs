@@ -27,7 +27,7 @@ pub enum Kind {
     AnswersLost,
     /// Nothing arrives in one direction, or in both, until the fault is over.
     Partition,
-    /// One end is gone, but the other end does not notice.
+    /// One end has disappeared, but the other end does not notice.
     HalfOpen,
     /// Open connections are reset, and no new connection succeeds.
     Down,
@@ -134,7 +134,7 @@ fn apply(kind: Kind, proxy: &Proxy, rng: &mut StdRng) -> String {
             let gone = if rng.random() { End::Client } else { End::Server };
             proxy.abandon(gone);
             let gone = if gone == End::Client { "client" } else { "server" };
-            format!("the {gone} has gone")
+            format!("the {gone} has disappeared")
         }
         Kind::Down => {
             proxy.down();

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`kafka`] | a log, read from its beginning |
 //! | `rabbitmq` (feature `rabbitmq`) | an additional queue, drained at the end |
-//! | [`whole`] | messages that came in chunks |
+//! | [`whole`] | messages that arrived in chunks |
 
 pub mod kafka;
 #[cfg(feature = "rabbitmq")]

@@ -1,4 +1,4 @@
-//! The moments of each message.
+//! The times of each message.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) struct Clock {
     unmeasured: AtomicUsize,
 }
 
-/// The moments of one message.
+/// The times of one message.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Moment {
     Intended,
@@ -27,7 +27,7 @@ pub(super) enum Moment {
     Consumed,
 }
 
-/// The moments of one message, as durations since the beginning.
+/// The times of one message, as durations since the beginning.
 pub(super) struct Times {
     pub(super) intended: Duration,
     pub(super) committed: Duration,
@@ -50,7 +50,7 @@ impl Clock {
         self.slots.len()
     }
 
-    /// Notes a moment, if it is the first of its kind: copies change nothing.
+    /// Records a time, if it is the first of its kind: copies change nothing.
     pub(super) fn note(&self, number: u64, moment: Moment, at: Instant) {
         let Some(slot) = usize::try_from(number).ok().and_then(|index| self.slots.get(index)) else {
             if matches!(moment, Moment::Consumed) {

@@ -132,7 +132,7 @@ fn report(loads: &[Load], transactional: bool, fsync_ms: f64) -> Report {
         for (leg, name) in
             legs.iter().zip(["intended start → commit", "commit → broker", "commit → consumer's commit"])
         {
-            // The moment at which the broker confirms a transaction is not noted.
+            // The moment at which the broker confirms a transaction is not recorded.
             if transactional && name == "commit → broker" {
                 continue;
             }

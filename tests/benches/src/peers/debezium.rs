@@ -18,7 +18,7 @@ use crate::target::Kafka;
 pub(super) const WARM: &str = "warm";
 /// Maximum time without a new record: a virtual machine starts, a replication slot is created.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often the broker is asked for its number of records.
+/// Interval between queries of the broker's number of records.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The configuration of Debezium and Kafka Connect.
@@ -94,7 +94,7 @@ impl Connect {
         Ok(connect)
     }
 
-    /// Writes rows until one comes through: rows written before the slot exists are not captured.
+    /// Writes rows until one arrives: rows written before the slot exists are not captured.
     async fn warm(&mut self, database: &Database, kafka: &Kafka, topic: &str) -> Result<(), Failure> {
         let mut connection = database.connect().await?;
         let began = Instant::now();
@@ -128,7 +128,7 @@ impl Connect {
     pub(super) async fn end(self, database: &Database) -> Result<(), Failure> {
         self.process.kill().await?;
         let mut connection = database.connect().await?;
-        // The server notices a moment later that its reader is gone.
+        // The server notices only shortly afterwards that its reader has disconnected.
         sqlx::query("SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = $1 AND active")
             .bind(&self.name)
             .execute(&mut connection)

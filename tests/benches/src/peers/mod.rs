@@ -2,8 +2,8 @@
 //! machine.
 //!
 //! Each is measured twice: how fast it drains a backlog, and what happens to messages while sixteen
-//! writers pause inside their transactions. A poller reads a page, publishes it, waits for every
-//! confirmation and records that, page by page.
+//! writers pause inside their transactions. A poller reads a batch, publishes it, waits for every
+//! confirmation and records that, batch by batch.
 
 mod debezium;
 mod disorder;
@@ -144,7 +144,7 @@ fn report(found: &[Found], messages: u32) -> Report {
     report
 }
 
-/// Names the peer that this run had to leave out, if any.
+/// Names the peer that this run had to skip, if any.
 fn left_out() -> String {
     if debezium::jars().is_some() {
         return String::new();

@@ -52,7 +52,7 @@ pub(super) async fn insert(database: &Database, shape: Shape) -> Result<(), Fail
     Ok(())
 }
 
-/// Maximum time in which other transactions of the server may hold back what is read.
+/// Maximum time for which other transactions of the server may hold back rows.
 const HELD_BACK_MAX: Duration = Duration::from_secs(30);
 
 /// Returns the time from a cold start to the last confirmation of a backlog.

@@ -158,8 +158,8 @@ async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) ->
     Ok(course)
 }
 
-/// Counts the held rows from the moment at which their number falls for the first time: by then the
-/// topic has been retried.
+/// Counts the held rows from the time when their number first falls: by then the topic has been
+/// retried.
 async fn watch(database: &Database, commit_ms: u32, statistics: Statistics) -> Result<Course, Failure> {
     let mut connection = database.connect().await?;
     let mut held: Vec<i64> = Vec::new();

@@ -29,7 +29,7 @@ enum Scene {
     DueAndPartlySilent,
     /// The broker refuses the topic: the whole backlog is held.
     Held,
-    /// A successor finds held rows, and as many due ones, and the broker falls silent.
+    /// A successor finds held rows and equally many due ones, and the broker stops answering.
     Takeover,
 }
 

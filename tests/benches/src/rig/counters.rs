@@ -13,7 +13,7 @@ pub(crate) struct Wal {
     syncs: i64,
 }
 
-/// The growth of the WAL between two moments.
+/// The growth of the WAL between two points in time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WalUse {
     pub(crate) bytes: f64,

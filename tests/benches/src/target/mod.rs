@@ -49,8 +49,8 @@ impl Broker {
     }
 }
 
-/// Creates a topic and its backlog, in a table that holds nothing else: the rows of earlier turns
-/// are gone.
+/// Creates a topic and its backlog, in a table that is otherwise empty: the rows of earlier rounds
+/// have been removed.
 pub(crate) async fn backlog(
     database: &Database,
     target: &(impl Target + ?Sized),

@@ -55,7 +55,7 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) async fn open(url: &str, topic: &str) -> Result<Self, Failure> {
         let mut connection = PgConnection::connect(url).await?;
-        // Ids go on after earlier rounds: start at the first one of this topic.
+        // Ids continue after earlier rounds: start at the first one of this topic.
         let first: i64 = sqlx::query_scalar("SELECT min(id) FROM outbox_message WHERE topic = $1")
             .bind(topic)
             .fetch_one(&mut connection)

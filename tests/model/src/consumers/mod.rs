@@ -49,7 +49,7 @@ impl Consumers {
         Self { log_max: 3, faults_max: 2, ..Self::small() }
     }
 
-    /// Returns small bounds with a rule left out.
+    /// Returns small bounds without one rule.
     #[must_use]
     pub fn without(breakage: Breakage) -> Self {
         Self { breakage, ..Self::small() }

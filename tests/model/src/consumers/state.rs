@@ -2,7 +2,7 @@
 
 use crate::sets::{Entry, Set};
 
-/// The work of a worker at this moment.
+/// The current work of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
     /// It does nothing.
@@ -40,7 +40,7 @@ pub struct State {
     pub inboxes: Vec<Inbox>,
     /// The work of each worker.
     pub workers: Vec<Work>,
-    /// Messages below this one have expired: their inbox rows are gone.
+    /// Messages below this one have expired: their inbox rows were deleted.
     pub horizon: Entry,
     /// Crashes and commits of unknown outcome so far.
     pub faults: u8,

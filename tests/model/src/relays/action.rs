@@ -17,7 +17,7 @@ pub enum Action {
     Commit(Entry),
     /// A producer's transaction is rolled back.
     RollBack(Entry),
-    /// The lease expires by the database's clock; its holder need not notice.
+    /// The lease expires by the database's clock; its holder may not notice.
     Expire,
     /// A relay is granted the lease and loads the cursor.
     Acquire(usize),

@@ -19,7 +19,7 @@ impl Leader {
         next_read(model, position, state.visible())
     }
 
-    /// Reads the present difference, or the next one, to its end.
+    /// Reads the current difference, or the next one, to its end.
     pub(super) fn read(&mut self, model: &Relays, state: &State) {
         let first = self.next_read(model, state);
         while let Some(read) = self.next_read(model, state)
@@ -29,8 +29,8 @@ impl Leader {
         }
     }
 
-    /// Returns whether the message at this place may leave: the earlier ones of its key have left,
-    /// and are confirmed if the broker accepts one at a time.
+    /// Returns whether the message at this position may be sent: the earlier ones of its key have
+    /// been sent, and are confirmed if the broker accepts one at a time.
     pub(super) fn may_send(&self, model: &Relays, place: Entry) -> bool {
         let key = |place: Entry| model.key(self.run[usize::from(place)].entry);
         let ahead = if model.is_pipelined { self.sent } else { self.confirmed };

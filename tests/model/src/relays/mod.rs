@@ -11,8 +11,8 @@
 //!
 //! # The claim about zombies
 //! Within the bounds of [`Relays`] it holds in every reachable state: the first occurrences of
-//! causally ordered entries of a key are in order in the broker. Yet any relay that ever led may go
-//! on reading and publishing from its memory, and everything it ever sent may arrive late. The
+//! causally ordered entries of a key are in order in the broker. Yet any relay that ever led may
+//! continue to read and publish from its memory, and everything it ever sent may arrive late. The
 //! model confirms the reason: every relay publishes contiguous runs of each key that begin at or
 //! below the stored cursor, and the stored cursor passes only what the broker holds. So anything
 //! that a zombie adds is a copy of a stored message, or the next one of its key.
@@ -43,7 +43,7 @@ pub struct Relays {
     pub log_max: usize,
     /// Maximum number of crashes, lost sessions and unacknowledged deliveries.
     pub faults_max: u8,
-    /// Whether the next message of a key may leave before the previous one is confirmed.
+    /// Whether the next message of a key may be sent before the previous one is confirmed.
     pub is_pipelined: bool,
     /// The rule that is left out.
     pub breakage: Breakage,

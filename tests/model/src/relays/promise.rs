@@ -51,8 +51,7 @@ pub(super) fn properties() -> Vec<Property<Relays>> {
     ]
 }
 
-/// Returns whether every published entry came after those that had committed before it was
-/// enqueued.
+/// Returns whether every published entry follows those that had committed before it was enqueued.
 fn in_causal_order(state: &State) -> bool {
     let mut seen = Set::default();
     state.log.iter().all(|entry| {

@@ -15,7 +15,7 @@ pub enum Action {
     Next(usize),
     /// The same, but the worker gets no answer.
     NextUnheard(usize),
-    /// A worker gives up a call whose outcome it does not know.
+    /// A worker abandons a call whose outcome it does not know.
     GiveUp(usize),
     /// A worker crashes.
     Crash(usize),
@@ -141,7 +141,7 @@ impl Model for Sagas {
 }
 
 impl Sagas {
-    /// Takes the next step of a worker, from what it knows.
+    /// Takes the next step of a worker, based on its knowledge.
     fn next(&self, state: &mut State, number: usize) -> Option<()> {
         let Worker::Holds { view, .. } = state.workers[number] else { return None };
         match view.saga {

@@ -10,17 +10,17 @@ pub enum Breakage {
     NoEpoch,
     /// The effect of a step commits before its row.
     EffectApart,
-    /// The undo of a step commits before its row says so.
+    /// The undo of a step commits before its row records it.
     UndoApart,
-    /// A call is made before its row says so.
+    /// A call is made before its row records it.
     UnannouncedCall,
     /// A call whose outcome is unknown is not undone.
     UnknownCallStays,
     /// Steps are undone in the order in which they began.
     UndoneInOrder,
-    /// A saga begins to wait without checking for replies that came meanwhile.
+    /// A saga begins to wait without checking for replies that arrived meanwhile.
     RepliesNotCounted,
-    /// A request times out without checking for replies that came meanwhile.
+    /// A request times out without checking for replies that arrived meanwhile.
     TimeoutsNotCounted,
     /// A cancelled saga continues with its next step.
     CancelNotLookedAt,

@@ -38,7 +38,7 @@ impl Sagas {
         }
     }
 
-    /// Announces the call, makes it, and stores the answer: three separate moments.
+    /// Announces the call, makes it, and stores the answer, in three separate steps.
     fn call(&self, state: &mut State, number: usize, view: Rows) {
         let Worker::Holds { epoch, has_answer, .. } = state.workers[number] else { return };
         let is_announced = view.call.0 == CallRow::Calling || self.breakage == Breakage::UnannouncedCall;
@@ -58,7 +58,7 @@ impl Sagas {
                     state.bank = (Bank::Charged, (state.bank.1 + 1).min(4));
                 }
                 Bank::Charged => {}
-                // Nothing happens under the key any more, and the bank says so.
+                // Nothing happens under the key any more, and the bank confirms this.
                 Bank::Refunded => {
                     state.workers[number] = Worker::Idle;
                     return;
@@ -90,7 +90,7 @@ impl Sagas {
         }
     }
 
-    /// Releases the saga until a reply comes or the request times out.
+    /// Releases the saga until a reply arrives or the request times out.
     fn wait(&self, state: &mut State, number: usize, seen: u8) {
         let is_missed = state.rows.replies != seen && self.breakage != Breakage::RepliesNotCounted;
         state.is_due = is_missed || state.rows.is_cancelled || state.rows.is_late;

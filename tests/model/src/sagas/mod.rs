@@ -11,7 +11,7 @@
 //! | `breakage.rs` | rules that can be left out |
 //!
 //! Harsher than the code: a lease may expire at any moment, and a worker that has lost it may go on
-//! for ever with what it read when it claimed the saga. That covers every pause. It may still make
+//! forever with what it read when it claimed the saga. That covers every pause. It may still make
 //! calls, which the code's own clock would stop: the keys of the service must hold.
 
 mod action;

@@ -42,7 +42,7 @@ pub enum CallRow {
     Calling,
     /// It succeeded.
     Done,
-    /// It was given up; its outcome is unknown.
+    /// It was abandoned; its outcome is unknown.
     GaveUp,
 }
 
@@ -66,11 +66,11 @@ pub struct Rows {
     pub saga: SagaState,
     /// The local step, and its undo.
     pub step: (StepRow, Undo),
-    /// The call, and its undo.
+    /// The call and its undo.
     pub call: (CallRow, Undo),
     /// The request, and its undo.
     pub request: (RequestRow, Undo),
-    /// Replies that came while the saga ran.
+    /// Replies that arrived while the saga ran.
     pub replies: u8,
     /// Whether a reply is stored.
     pub has_reply: bool,
@@ -134,7 +134,7 @@ pub struct State {
     pub replies: u8,
     /// Whether a change was refused because its epoch was stale.
     pub is_fenced: bool,
-    /// Whether a reply came for which no saga waits any more.
+    /// Whether a reply arrived that no saga waits for any longer.
     pub has_late_reply: bool,
     /// Whether a second reply was suppressed.
     pub has_second_reply: bool,

@@ -57,8 +57,8 @@ impl Sagas {
         }
     }
 
-    /// Refunds, even if the call is not known to have happened, and stores that: two separate
-    /// moments.
+    /// Refunds, even if the call is not known to have happened, and stores that, in two separate
+    /// steps.
     fn undo_call(&self, state: &mut State, number: usize) {
         let Worker::Holds { epoch, view, has_answer } = state.workers[number] else { return };
         if has_answer {

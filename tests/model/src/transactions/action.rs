@@ -9,7 +9,7 @@ use crate::sets::{Entry, Set};
 /// One step of one participant. Processes are numbered 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A process is granted the lease; the previous holder need not notice.
+    /// A process is granted the lease; the previous holder may not notice.
     Acquire(usize),
     /// A process fences the previous session of one of its producers. It fences them one by one.
     ShutOut(usize),

@@ -18,7 +18,7 @@ pub enum Breakage {
     MarkForgotten,
     /// Parked entries are stored in the database only after the mark that passes them.
     ParkedApart,
-    /// A mark does not name the entries that have left ahead of its cursor.
+    /// A mark does not name the entries that were published ahead of its cursor.
     SettledForgotten,
     /// A process keeps its session and its memory after a commit without an answer.
     GoesOnAfterUnknown,

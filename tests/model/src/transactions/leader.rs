@@ -35,8 +35,8 @@ impl Leader {
         self.committed = checkpoint;
     }
 
-    /// Returns whether the entry may be sent now: the earlier ones of its key have left, and it has
-    /// not.
+    /// Returns whether the entry may be sent now: the earlier ones of its key have been sent, and
+    /// it has not.
     pub(super) fn may_send(&self, model: &Transactions, entry: Entry) -> bool {
         let is_next = (0..entry).all(|other| model.key(other) != model.key(entry) || self.left.has(other));
         !self.left.has(entry) && is_next

@@ -16,7 +16,7 @@
 //! key, and leaves from there afterwards.
 //!
 //! Harsher than the code: a lease may expire at any moment, and a process that has lost it may go
-//! on for ever. Only the coordinator stops it. When every process has ended, the database may go
+//! on forever. Only the coordinator stops it. When every process has ended, the database may go
 //! back to any earlier checkpoint.
 
 mod action;

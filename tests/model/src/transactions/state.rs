@@ -2,16 +2,16 @@
 
 use crate::sets::{Entry, Set};
 
-/// A checkpoint: what the engine knows about the log.
+/// A checkpoint: the engine's knowledge of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Mark {
     /// The number of its transaction; 0 before the first.
     pub number: u8,
-    /// Every entry below this one has left or is parked.
+    /// Every entry below this one is published or parked.
     pub cursor: Entry,
     /// The entries that are parked.
     pub parked: Set,
-    /// Entries that have left ahead of the cursor. The database does not store them.
+    /// Entries that were published ahead of the cursor. The database does not store them.
     pub settled: Set,
 }
 
@@ -56,7 +56,7 @@ pub struct Closed {
 pub struct Leader {
     /// The epoch of its lease.
     pub epoch: u8,
-    /// Its session with each producer, once it has fenced the previous one.
+    /// Its session for each producer, once it has fenced the previous session.
     pub sessions: [Option<u8>; PRODUCERS],
     /// Whether it has compared the last mark with the database.
     pub has_taken_over: bool,
@@ -68,7 +68,7 @@ pub struct Leader {
     pub committed: Mark,
     /// Whether that checkpoint is in the database.
     pub is_stored: bool,
-    /// Entries that have left as far as it knows, including those confirmed in the open
+    /// Published entries, according to its knowledge, including those confirmed in the open
     /// transaction.
     pub left: Set,
     /// The entries that are parked.
@@ -109,8 +109,8 @@ pub struct State {
     pub has_brought: bool,
     /// Whether a commit happened without an answer.
     pub has_unheard: bool,
-    /// Whether a new leader passed an entry that had left ahead of the cursor.
+    /// Whether a new leader passed an entry that was published ahead of the cursor.
     pub has_passed: bool,
-    /// Whether a parked entry has left.
+    /// Whether a parked entry was published.
     pub has_requeued: bool,
 }

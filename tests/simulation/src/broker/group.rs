@@ -1,4 +1,4 @@
-//! Which member has which message, and what must be delivered again.
+//! Records which member has which message, and which must be redelivered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +109,7 @@ impl Group {
         }
     }
 
-    /// Delivers everything from a place on again.
+    /// Redelivers everything from a position on.
     pub(crate) fn replay(&mut self, from: usize) {
         self.pending.extend(from..self.next);
     }

@@ -28,7 +28,7 @@ pub(super) struct Session {
     pub(super) is_severed: bool,
     /// Whether a message of a pipelined session failed.
     is_failed: bool,
-    /// Keys with a message that the client of a pipelined session refused by itself. Until that
+    /// Keys with a message that the client of a pipelined session itself refused. Until that
     /// message is sent again, the client refuses every other one of the key. `None`: it has refused
     /// another one, and so refuses the key for good.
     refused: BTreeMap<OrderingKey, Option<MessageId>>,
@@ -138,7 +138,7 @@ impl Broker {
         self.tasks.insert((at, number), task);
     }
 
-    /// Returns the error with which a pipelined client refuses a message by itself: its topic is
+    /// Returns the error with which a pipelined client itself refuses a message: its topic is
     /// missing, or an earlier message of its key was refused.
     fn turn_away(&mut self, number: u64, message: &Message) -> Option<PublishError> {
         let is_missing = self.topics_down.get(&topic(message)).is_some_and(|(_, is_missing)| *is_missing);

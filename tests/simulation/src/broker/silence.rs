@@ -71,8 +71,8 @@ impl Silence {
     }
 }
 
-/// Returns a moment between two milliseconds: what waited comes before everything that arrives in
-/// the next millisecond.
+/// Returns a time between two milliseconds: waiting messages precede those that arrive in the next
+/// millisecond.
 fn after(until: Instant) -> Instant {
     until + Duration::from_nanos(1)
 }

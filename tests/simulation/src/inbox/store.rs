@@ -128,7 +128,7 @@ impl SimulatedInbox {
         }
     }
 
-    /// Returns the fault of the present call of the handler.
+    /// Returns the fault of the current call of the handler.
     fn next_handler_fault(&self) -> Option<HandlerFault> {
         let mut state = self.world.lock();
         let fault = state.armed.handlers.pop()?;
@@ -298,7 +298,7 @@ impl Store for SimulatedInbox {
             (state.latency(), state.is_broken(Breakage::ProofBeforeCommit), state.armed.commits.pop())
         };
         if is_early {
-            // The broker gets the proof, and the commit never comes if the process dies or the
+            // The broker gets the proof, and the commit never happens if the process dies or the
             // database fails.
             let proofs = tx.proofs();
             let world = Arc::clone(&self.world);

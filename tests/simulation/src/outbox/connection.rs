@@ -9,7 +9,7 @@ use crate::fault::Call;
 use crate::process::ProcessId;
 use crate::world::{State, World, pass};
 
-/// A connection. After a failed or an abandoned call it cannot be used any more.
+/// A connection. After a failed or an abandoned call it can no longer be used.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) world: Arc<World>,

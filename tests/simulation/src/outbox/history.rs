@@ -8,7 +8,7 @@
 //!
 //! The store makes the same promises as the PostgreSQL adapter
 //! (`outbox/log/src/postgres/history.rs`). A mark names the history in which it was taken. The
-//! lease is granted with a cursor of the present history. Calls with a mark or a lease of another
+//! lease is granted with a cursor of the current history. Calls with a mark or a lease of another
 //! history fail on any connection.
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ fn parts(mark: &Mark) -> (u64, u64) {
 }
 
 impl OutboxTables {
-    /// Returns the cursor with its marks renamed to the present history. They mean the same there:
+    /// Returns the cursor with its marks renamed to the current history. They mean the same there:
     /// the cursor was stored in it, or went back with it.
     pub(super) fn granted_cursor(&self) -> Cursor {
         let here = |old: &Mark| mark(self.history, commits_at(old));
@@ -82,7 +82,7 @@ impl State {
         self.note(format_args!("{text}"));
     }
 
-    /// Fails if a mark is not of the present history.
+    /// Fails if a mark is not of the current history.
     pub(super) fn check_mark(&self, mark: &Mark) -> Result<(), LogError> {
         self.check_history(parts(mark).0)
     }

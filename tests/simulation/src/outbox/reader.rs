@@ -17,7 +17,7 @@ use crate::breakage::Breakage;
 use crate::fault::{Call, Moment};
 use crate::world::State;
 
-/// A reader of the log. It reads nothing of another history than the one in which it began.
+/// A reader of the log. It reads only the history in which it began.
 pub(super) struct Reader(pub(super) Connection);
 
 impl Reader {

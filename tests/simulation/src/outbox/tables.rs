@@ -40,7 +40,7 @@ pub(crate) struct RelayRow {
     pub(crate) cursor: Cursor,
 }
 
-/// The tables. A mark is the number of commits in a history: it says what a snapshot says, in
+/// The tables. A mark is the number of commits in a history: the same information as a snapshot, in
 /// another notation.
 #[derive(Debug, Clone)]
 pub(crate) struct OutboxTables {
@@ -63,7 +63,7 @@ pub(crate) struct OutboxTables {
     /// The first history whose connections still work.
     pub(super) connected_since: u64,
     /// Messages that were discarded before the database went back, and are not discarded after it.
-    /// Later messages of their keys have left meanwhile.
+    /// Later messages of their keys were published meanwhile.
     pub(crate) given_back: BTreeSet<MessageId>,
     /// Messages of transactions that were undone when the database went back.
     pub(crate) undone: BTreeSet<MessageId>,

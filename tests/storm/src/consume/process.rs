@@ -88,7 +88,7 @@ const KEEP_ALIVE: Duration = Duration::from_millis(1_500);
 /// Timeout for a connection from the pool.
 pub(crate) const ACQUIRE: Duration = Duration::from_secs(5);
 
-/// Runs a consumer until it is told to stop.
+/// Runs a consumer until it is stopped.
 ///
 /// # Errors
 /// The task cannot be used, or the inbox cannot be opened. The process is then started again.
@@ -177,8 +177,8 @@ impl BrokerAddress {
     }
 }
 
-/// Timeouts of librdkafka in a storm, with which clients soon notice that the broker is gone or
-/// back.
+/// Timeouts of librdkafka in a storm, which let clients notice soon that the broker is unreachable
+/// or back.
 pub(crate) const KAFKA_PROPERTIES: [(&str, &str); 2] =
     [("reconnect.backoff.max.ms", "500"), ("socket.timeout.ms", "6000")];
 

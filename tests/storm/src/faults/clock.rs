@@ -45,7 +45,7 @@ impl ClockJump {
     /// Creates the fault with the library that the environment names.
     ///
     /// # Errors
-    /// The environment names no library, or it is not a file. The text says what to do.
+    /// The environment names no library, or it is not a file. The text names the remedy.
     pub fn from_environment() -> Result<Self, String> {
         match std::env::var_os(LIBRARY).map(PathBuf::from) {
             Some(library) if library.is_file() => Ok(Self::new(library)),
@@ -90,8 +90,7 @@ impl Fault<Stage> for ClockJump {
             while stage.processes.starts(&name) == before {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            // The process runs at the right time for a moment, so that its clock jumps while it
-            // runs.
+            // The process briefly runs at the right time, so that its clock jumps while it runs.
             tokio::time::sleep(Duration::from_millis(1_500)).await;
         };
         tokio::time::timeout(seconds(5), began).await.map_err(|_| format!("{name} does not start"))?;

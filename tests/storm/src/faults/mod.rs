@@ -27,7 +27,7 @@ pub fn catalogue(pair: Pair) -> Faults<Stage> {
     let mut faults: Faults<Stage> = vec![Box::new(Kill), Box::new(Pause::default())];
     faults.extend(boxed(clock::ClockJump::from_environment()));
     faults.extend(boxed(servers::Server::all(pair)));
-    // A file has no connection, and neither has a broker inside this process.
+    // A file has no connection, and neither does a broker inside this process.
     if pair.database != DatabaseKind::Sqlite || pair.broker != BrokerKind::MockKafka {
         faults.extend(boxed(tcp::Tcp::all()));
     }

@@ -34,7 +34,7 @@ impl Pooler {
     /// Creates one fault of each kind, at the address that the environment names.
     ///
     /// # Errors
-    /// The environment names no usable address. The text says what to do.
+    /// The environment names no usable address. The text names the remedy.
     pub fn from_environment() -> Result<Vec<Self>, String> {
         let url = std::env::var(ADDRESS)
             .map_err(|_| format!("{ADDRESS} is not set: run this through `cargo xtask storm`"))?;
@@ -89,7 +89,7 @@ impl Fault<Stage> for Pooler {
 async fn restart(services: Services, pause: Duration, immediately: bool) {
     loop {
         tokio::time::sleep(pause).await;
-        // If the pooler does not start, the next `inject` fails, and the report says so.
+        // If the pooler does not start, the next `inject` fails, and the report shows this.
         let _ = services.stop(Service::Pgbouncer, immediately).await;
         let _ = services.start(Service::Pgbouncer).await;
     }

@@ -59,7 +59,7 @@ const ACQUIRE: Duration = Duration::from_secs(5);
 /// Timeout of an operation, after which its outcome is unknown.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// Runs a producer until it is told to stop.
+/// Runs a producer until it is stopped.
 ///
 /// # Errors
 /// The task cannot be used.
@@ -176,8 +176,8 @@ impl<DB: SettleIn> Client<DB> {
         self.journal.write(&[Step::Ended { operation, at: clock::now(), outcome, detail }])
     }
 
-    /// Repeats an operation with the same ids. Only a success says anything new: a failed
-    /// repetition changes nothing.
+    /// Repeats an operation with the same ids. Only a success adds information: a failed repetition
+    /// changes nothing.
     async fn repeat(self: &Arc<Self>, shape: &Shape, sent: &Sent) -> Result<(), Failure> {
         let operation = Uuid::new_v4();
         let numbers = sent.messages.iter().map(|message| message.seq.unwrap_or_default()).collect();
@@ -263,7 +263,7 @@ impl<DB: SettleIn> Client<DB> {
             }
         };
         // A client knows only this much about its own commit: a refusal is a failure, a lost answer
-        // says nothing.
+        // proves nothing.
         match tx.commit().await {
             Ok(()) => {
                 self.outbox.wake_up().wake();

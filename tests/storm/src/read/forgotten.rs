@@ -1,5 +1,5 @@
-//! Messages and rows that are gone since the database went back, and rows whose order no longer
-//! counts. Pure.
+//! Messages and rows that were lost when the database was reset to an earlier state, and rows whose
+//! order no longer counts. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -46,8 +46,8 @@ pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
     }
 }
 
-/// Returns whether a client began after the database had gone back, and was told that the operation
-/// is done. Then the operation's rows must be there.
+/// Returns whether a client began after the database had gone back, and got the answer that the
+/// operation is done. Then the operation's rows must be there.
 fn is_promised_since(operation: &Operation, went_back: Option<&u64>) -> bool {
     let began = operation.started.unwrap_or_default();
     operation.outcome == Outcome::Ok && went_back.is_some_and(|at| began > *at)
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// Returns a history in which the database went back at 100 to a state without transaction 2.
+    /// Returns a history in which the database was reset, at 100, to a state without transaction 2.
     /// Messages 1 and 2 were published.
     fn history(operations: Vec<Operation>, there: &[u128]) -> History {
         let row = |number: &u128| OutboxRow { id: id(*number), ..OutboxRow::default() };

@@ -32,7 +32,7 @@ const CANCELLED: u32 = 6;
 const CANCELLED_WITHIN_MS: u64 = 800;
 const ORDER: &str = "INSERT INTO shop_order (id) VALUES ($1)";
 
-/// Starts sagas until it is told to stop.
+/// Starts sagas until it is stopped.
 ///
 /// # Errors
 /// The task cannot be used, or the tables cannot be opened. The process is then started again.

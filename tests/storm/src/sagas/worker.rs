@@ -45,7 +45,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(3);
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(1) };
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Runs sagas until it is told to stop.
+/// Runs sagas until it is stopped.
 ///
 /// # Errors
 /// The task cannot be used, or the tables cannot be opened. The process is then started again.

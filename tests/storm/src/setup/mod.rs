@@ -130,7 +130,7 @@ pub async fn stage(plot: &Plot, servers: &Servers, xtask: &Path) -> Result<Stage
     })
 }
 
-/// Takes back what was set on a server that others may use. Needed however the storm ends.
+/// Reverts the settings of a server that others may use. Needed however the storm ends.
 ///
 /// # Errors
 /// The server refuses.

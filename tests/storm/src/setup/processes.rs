@@ -41,7 +41,7 @@ const WORKERS: usize = 2;
 /// Pause between two starts of sagas, as a multiple of the pause between two operations.
 const PAUSES: u32 = 4;
 
-/// The relay's lease. It is short, so that a storm need not wait long for it to expire.
+/// The relay's lease. It is short, so that a storm does not wait long for it to expire.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 /// Maximum pause before a refused message is retried.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(1);

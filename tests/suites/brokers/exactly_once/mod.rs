@@ -414,7 +414,7 @@ async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     }
     workload.place_many(KEYS, 1).await?;
     let relay = Relay::start(&stage, &workload)?;
-    relay.tells("was read by the relay, and is not in this log").await?;
+    relay.tells("which is not in this log").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(count(&read(&workload.topic)?), left);
     let log = relay.kill().await?;

@@ -1,6 +1,6 @@
 //! One row of features: a producer, relays, a broker in memory, consumers, and an operator of both
 //! sides. The row determines the outcome of each message. The order of a key is checked unless a
-//! feature gives up that order.
+//! feature waives that order.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -136,7 +136,7 @@ async fn follow_up<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) ->
     .await
 }
 
-/// Writes the effect itself. Returns key and place of the order.
+/// Writes the effect itself. Returns key and position of the order.
 async fn applied<DB: Dialect>(tx: &mut Tx<DB>, message: &Message) -> Result<(u32, u32), HandlerError> {
     let order: Order = serde_json::from_slice(&message.payload)?;
     let healed = DB::integers(&mut **tx, "SELECT count(*) FROM healed").await?;
@@ -597,7 +597,7 @@ impl<DB: Dialect> Scene<DB> {
         let by = Signature { actor: String::from("ann"), note: String::from("a test"), selection: None };
         for letter in &letters {
             let is_wanted = letter.kind.as_deref() == Some("wanted");
-            // A held message is released by itself. A message of an unknown kind waits for a
+            // A held message is released automatically. A message of an unknown kind waits for a
             // process that knows it.
             if letter.reason == Reason::Held && (is_wanted || self.row.is("unknown kinds", "skipped")) {
                 continue;

@@ -204,8 +204,8 @@ async fn incomplete_of<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<String> {
     incomplete.into_iter().map(|waiting| waiting.consumer).collect()
 }
 
-/// One consumer has stopped, and another one in the same inbox goes on. What was confirmed to the
-/// broker for the first one must be there when it comes back.
+/// One consumer has stopped, and another one in the same inbox continues. Messages that were
+/// confirmed to the broker for the first one must exist when it returns.
 async fn a_consumer_leaves_the_incomplete_messages_of_another<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     keep_one(&inbox, "mail", &chunks_of(&large("one"))[0]).await;
@@ -350,8 +350,8 @@ async fn a_whole_that_is_tried_again_does_not_expire<DB: TestDatabase>(database:
     assert_eq!(inbox.maintain().await.unwrap().incomplete_expired, 1, "it was not tried for long");
 }
 
-/// Goal: a message that was published in chunks at first, and then as a whole, leaves nothing that
-/// an operator would publish again. Oracle: no dead letter, and no chunks.
+/// Goal: a message that was published in chunks at first, and then as a whole, leaves nothing for
+/// an operator to publish again. Oracle: no dead letter, and no chunks.
 async fn chunks_of_a_message_that_came_whole_afterwards_leave_no_dead_letter<DB: TestDatabase>(
     database: &Database<DB>,
 ) {

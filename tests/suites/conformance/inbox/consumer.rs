@@ -204,7 +204,7 @@ pub(super) async fn unknown_kinds_are_skipped_on_demand<DB: TestDatabase>(databa
     assert_eq!(counters.value("inbox_skipped_total", &[("consumer", name.as_str())]), 1);
 }
 
-/// Goal: a message without an effect never waits for its key, which no process would ever release.
+/// Goal: a message without an effect never waits for its key, because no process would release it.
 /// Oracle: the dead letters, and that everything is settled.
 async fn skipped_kinds_do_not_wait_behind_a_dead_letter<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -232,7 +232,7 @@ async fn unknown_kinds_are_held_on_demand<DB: TestDatabase>(database: &Database<
     let broker = Broker::new(messages);
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Hold).attempts_max(1);
     let (stop, running) = start(old.concurrency(NonZeroUsize::MIN));
-    // Its one worker has looked at the first message when it has handled the second one.
+    // Its only worker has seen the first message when it has handled the second one.
     broker.settled_at_least(1).await;
     stop.send(()).unwrap();
     running.await.unwrap().unwrap();
@@ -320,7 +320,7 @@ async fn a_redrive_waits_for_a_process_that_knows_the_kind<DB: TestDatabase>(dat
     let often = Some(Duration::from_millis(10));
     let old = base(&inbox, &broker).on(refund::<DB>).unknown_kinds(UnknownKinds::Skip);
     let (stop, running) = start(old.redrive_interval(often));
-    // It looks at requests in their order, so it has seen the first one when it carries out this.
+    // It processes requests in order, so it has seen the first one when it carries out this one.
     tests::eventually("the request of its kind is carried out", async || {
         Ok((effects(database).await == ["refund 7 of orders"]).then_some(()))
     })

@@ -82,8 +82,8 @@ impl Handler<Postgres> for Reports {
 }
 
 /// Goal: whether a key is held is answered without a walk over its open dead letters that do not
-/// hold it. Oracle: the server's count of rows that a redrive has read of the dead letters, beside
-/// 2,000 that were refused because their id was used before.
+/// hold it. Oracle: the server's count of dead letters that a redrive has read, beside 2,000 that
+/// were refused because of a reused id.
 async fn a_key_is_looked_up_past_nothing_that_does_not_hold_it(database: &Database<Postgres>) {
     const READ: &str = "SELECT (sum(idx_tup_fetch) + sum(seq_tup_read))::bigint FROM pg_stat_all_tables \
         WHERE schemaname = current_schema() AND relname = 'inbox_dead_letter'";

@@ -121,7 +121,7 @@ async fn a_dead_letter_is_stored_once_and_its_deliveries_are_counted<DB: TestDat
 }
 
 /// Goal: a list of 500 dead letters is not 500 sets of headers and keys of any length. Oracle: the
-/// bytes of what the list has of a dead letter, and its whole text when it is read whole.
+/// bytes of a dead letter in the list, and its whole text when it is read alone.
 async fn a_list_without_payloads_is_small_however_large_the_dead_letters_are<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -155,8 +155,9 @@ async fn a_list_without_payloads_is_small_however_large_the_dead_letters_are<DB:
     }
 }
 
-/// Goal: the history of a message has its dead letters, also closed ones and those that the guard
-/// refused, however many others there are. Oracle: the ids as they were stored and closed.
+/// Goal: the history of a message contains its dead letters, including closed ones and those that
+/// the guard refused, however many others there are. Oracle: the ids as they were stored and
+/// closed.
 async fn a_message_leads_to_all_its_dead_letters<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let one = message("one");
@@ -216,7 +217,7 @@ async fn malformed_deliveries_of_one_payload_are_dead_letters_of_their_own<DB: T
     let deliveries = [
         one.clone(),
         Malformed { headers: vec![pair("tenant", "t2"), pair("trace", "a")], ..one.clone() },
-        // The same names and values of headers, split at another place.
+        // The same names and values of headers, split at another position.
         Malformed { headers: vec![pair("tenant", "t1tracea")], ..one.clone() },
         Malformed { properties: vec![pair("amqp.correlation_id", "c-2")], ..one.clone() },
         Malformed { key: Some(String::from("k")), ..one.clone() },

@@ -1,5 +1,5 @@
-//! Handlers that end their transaction, as a library may do behind their back: nothing is stored by
-//! itself, and the message does not block its key permanently.
+//! Handlers that end their transaction, as a library may do behind their back: nothing is stored on
+//! its own, and the message does not block its key permanently.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -96,7 +96,7 @@ async fn a_held_message_that_ends_its_transaction_is_given_up<DB: TestDatabase>(
     assert_eq!((effects(database).await.len(), DB::enqueued(database).await.len()), (0, 0));
 }
 
-/// Goal: a dead letter is not closed by itself, with an inbox row or without one. Oracle: the dead
+/// Goal: a dead letter is not closed on its own, with or without an inbox row. Oracle: the dead
 /// letter, the outbox, the effects.
 async fn a_redrive_that_ends_its_transaction_closes_nothing<DB: TestDatabase>(database: &Database<DB>) {
     DB::add_outbox(database).await;

@@ -1,5 +1,5 @@
-//! Messages that end the process of their consumer: they are counted and given up, and no other
-//! message is given up with them.
+//! Messages that end the process of their consumer: they are counted and dead-lettered, but no
+//! other message is.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -86,7 +86,7 @@ async fn live<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker, batch: Optio
 
 /// Goal: a message whose handler ends its process (an abort, no memory left) ends a bounded number
 /// of processes, even if the broker does not mark redeliveries. No message that was in hand beside
-/// it is given up. Oracle: the processes that ended, the one dead letter, the effects.
+/// it is dead-lettered. Oracle: the processes that ended, the one dead letter, the effects.
 async fn a_message_that_ends_its_process_is_given_up_alone<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (batch, is_told) in [(BATCHES[0], true), (BATCHES[0], false), (BATCHES[1], false)] {
@@ -121,10 +121,10 @@ async fn a_message_that_ends_its_process_is_given_up_alone<DB: TestDatabase>(dat
     }
 }
 
-/// Goal: a message in chunks whose handler ends its process is given up like any other, as a whole,
-/// and holds its key. It does not matter whether the broker brings back all of its chunks, as Kafka
-/// does after a lost offset, or only the last one. Oracle: the processes that ended, the dead
-/// letters, no effect.
+/// Goal: a message in chunks whose handler ends its process is dead-lettered like any other, as a
+/// whole, and holds its key. It does not matter whether the broker brings back all of its chunks,
+/// as Kafka does after a lost offset, or only the last one. Oracle: the processes that ended, the
+/// dead letters, no effect.
 async fn a_message_in_chunks_that_ends_its_process_is_given_up_whole<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -160,9 +160,9 @@ async fn a_message_in_chunks_that_ends_its_process_is_given_up_whole<DB: TestDat
     }
 }
 
-/// Goal: a message that ends its process is counted and given up even if the broker brings back,
-/// unmarked, many messages before it that were settled. Kafka does: its offset stays at the oldest
-/// message that is not settled. Oracle: the processes that ended, the one dead letter.
+/// Goal: a message that ends its process is counted and dead-lettered even if the broker
+/// redelivers, unmarked, many settled messages before it. Kafka does: its offset stays at the
+/// oldest message that is not settled. Oracle: the processes that ended, the one dead letter.
 async fn duplicates_before_a_message_that_ends_its_process_do_not_hide_it<DB: TestDatabase>(
     database: &Database<DB>,
 ) {

@@ -53,7 +53,7 @@ impl Billing {
         Arc::new(Self { topic: String::from("invoices"), calls: AtomicU32::new(0) })
     }
 
-    /// Writes an invoice and says so.
+    /// Writes an invoice and enqueues a message about it.
     async fn bill<DB: TestDatabase>(&self, tx: &mut Tx<DB>, order: i64) -> Result<(), HandlerError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         note::<DB>(tx, format!("bill {order}")).await?;
@@ -105,7 +105,7 @@ async fn what_a_handler_enqueues_leaves_once_with_its_effect<DB: TestDatabase>(d
 }
 
 /// Oracle: before, the effect of order 2 was committed without its second message. Now it is a dead
-/// letter whose error names the cause, and neither its effect nor its first message is there.
+/// letter whose error names the cause, and neither its effect nor its first message exists.
 async fn a_swallowed_enqueue_error_rejects_the_message<DB: TestDatabase>(database: &Database<DB>) {
     DB::add_outbox(database).await;
     let inbox = database.inbox().await;
@@ -166,7 +166,7 @@ async fn an_enqueue_that_is_dropped_fails_the_message<DB: TestDatabase>(database
     let builder = base(&inbox, &broker).outbox(outbox_of(database)).attempts_max(3).on(
         async |tx: &mut Tx<DB>, placed: Placed| {
             note::<DB>(tx, format!("bill {}", placed.order)).await?;
-            // Polled once, then dropped. One poll cannot store so many.
+            // Polled once, then dropped. One poll cannot store all of them.
             let batch = (0..6_000).map(|_| NewMessage::new("invoices"));
             let enqueueing = std::pin::pin!(tx.enqueue_batch(batch));
             assert!(futures_util::poll!(enqueueing).is_pending());
@@ -287,8 +287,8 @@ async fn a_transaction_of_the_callers_own_refuses_to_commit_without_its_message<
 
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Oracle: more tries than attempts are allowed, none of them counted; another key goes on at once;
-/// the next message of the key takes effect after it.
+/// Oracle: more tries than the maximum of attempts, none of them counted; another key continues at
+/// once; the next message of the key takes effect after it.
 async fn what_is_not_there_yet_is_waited_for_and_not_counted<DB: TestDatabase>(database: &Database<DB>) {
     const TRIES: u32 = 8;
     let inbox = database.inbox().await;

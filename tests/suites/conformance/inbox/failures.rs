@@ -1,5 +1,5 @@
-//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is given
-//! up, and the consumer goes on.
+//! Handlers that hang, block, panic or fail in ways that look like an outage: the message is
+//! dead-lettered, and the consumer continues.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -67,7 +67,7 @@ pub(super) async fn dead_letters<DB: TestDatabase>(inbox: &Inbox<DB>) -> Vec<Dea
     inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap()
 }
 
-/// Writes an effect and hangs if the payload begins with `hangs`. Other messages are only noted:
+/// Writes an effect and hangs if the payload begins with `hangs`. Other messages are only recorded:
 /// without a statement, their calls end in time however slow the server is.
 #[derive(Clone, Default)]
 struct Hangs(Arc<Mutex<Vec<String>>>);
@@ -122,7 +122,7 @@ async fn a_handler_that_blocks_its_thread_is_told<DB: TestDatabase>(database: &D
     let broker = Broker::new([message("blocks")]);
     let told = Arc::new(AtomicBool::new(false));
     let telling = Arc::clone(&told);
-    // The handler reads the gauge itself: a runtime with a blocked thread need not run other tasks.
+    // The handler reads the gauge itself: a runtime with a blocked thread may not run other tasks.
     let handler = Effect::new(move |_, _| {
         let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while std::time::Instant::now() < deadline && !telling.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ async fn a_failure_that_looks_like_an_outage_counts_while_others_succeed<DB: Tes
     }
 }
 
-/// Goal: a message is not tried for ever when there are no others to compare it with. Oracle: its
+/// Goal: a message is not retried forever if there are no others to compare it with. Oracle: its
 /// dead letter has no attempt.
 async fn a_failure_without_others_is_capped_by_age<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -209,8 +209,8 @@ async fn a_message_whose_scope_cannot_be_told_is_dead_lettered<DB: TestDatabase>
     assert_eq!(DB::effects(&database.pool, "billing").await, ["fine 0", "fine 1"]);
 }
 
-/// Goal: where a function for tenants fails because it reads the payload of a chunk, the dead
-/// letter says so. Oracle: its error.
+/// Goal: if a function for tenants fails because it reads the payload of a chunk, the dead letter
+/// states this. Oracle: its error.
 async fn a_tenant_read_from_the_payload_of_a_chunk_is_explained<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let chunk = chunks_of(&message(&"x".repeat(5_000))).swap_remove(0);
@@ -395,7 +395,7 @@ impl Handler<Postgres> for Runs {
 }
 
 /// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
-/// not hold its key for ever.
+/// not hold its key forever.
 async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     for (round, batch) in BATCHES.into_iter().enumerate() {
@@ -530,7 +530,7 @@ async fn a_session_that_became_read_only_is_not_lent_again_on_postgres(database:
     pool.close().await;
 }
 
-/// Blocks on one message until the test lets it go on.
+/// Blocks on one message until the test lets it continue.
 #[derive(Clone)]
 struct Waits(Arc<tokio::sync::Semaphore>);
 
@@ -548,7 +548,7 @@ impl Handler<Postgres> for Waits {
     }
 }
 
-/// Goal: a process does not wait for another one's redrive, but finds work of its own. Oracle: the
+/// Goal: a process does not wait for another one's redrive, but finds other work. Oracle: the
 /// second request is carried out while the first one's handler waits for exactly that.
 async fn processes_carry_out_different_requests_at_once_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;

@@ -1,5 +1,5 @@
-//! Keys that wait behind a dead letter: no message overtakes, none is stuck, and all other keys go
-//! on.
+//! Keys that wait behind a dead letter: no message overtakes, none is stuck, and all other keys
+//! continue.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -141,8 +141,8 @@ async fn by_default_the_key_goes_on<DB: TestDatabase>(database: &Database<DB>) {
     }
 }
 
-/// Goal: the messages behind a rejected one wait in the database, other keys go on, and the waiting
-/// messages follow once the rejected one is redriven. Oracle: the order of the effects.
+/// Goal: the messages behind a rejected one wait in the database, other keys continue, and the
+/// waiting messages follow once the rejected one is redriven. Oracle: the order of the effects.
 async fn what_comes_behind_a_dead_letter_follows_it_in_order<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let mut expected = Vec::new();
@@ -373,8 +373,8 @@ async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Da
     assert_eq!(effects(database).await, ["z", "b"]);
 }
 
-/// Goal: copies of a held message that come alone or in a batch change nothing about its failures
-/// and its backoff. Oracle: what is noted of its attempts.
+/// Goal: copies of a held message that arrive alone or in a batch change neither its failures nor
+/// its backoff. Oracle: the record of its attempts.
 async fn copies_of_a_held_message_do_not_reset_its_count<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let rejects = Rejects::these(["a"]);
@@ -471,7 +471,7 @@ async fn a_held_message_is_not_redriven_before_its_turn<DB: TestDatabase>(databa
             matches!(refused, RedriveError::Held { id, behind } if (id, behind) == (c, a)),
             "{refused:?}"
         );
-        assert!(refused.to_string().contains("redrive or discard that one first"), "{refused}");
+        assert!(refused.to_string().contains("requeue or discard that one first"), "{refused}");
     }
     assert!(
         effects(database).await.is_empty()

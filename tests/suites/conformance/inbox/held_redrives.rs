@@ -1,5 +1,5 @@
 //! Failures of held messages and redrives, in a consumer that holds keys: nothing is lost, nothing
-//! overtakes, and no message blocks the others for ever.
+//! overtakes, and no message blocks the others forever.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -66,8 +66,8 @@ async fn noted<DB: TestDatabase>(tx: &mut Tx<DB>, message: &Message) -> Result<(
     Ok(DB::apply(tx, "billing", message).await?)
 }
 
-/// Goal: requests for redrives that fail for a reason of their own, more of them than an outage
-/// takes, do not block the requests behind them. Oracle: the effect of the last one.
+/// Goal: requests for redrives that fail for their own reasons, in a number that would count as an
+/// outage, do not block the requests behind them. Oracle: the effect of the last one.
 async fn requests_that_cannot_be_read_block_no_others<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let payloads = ["0", "1", "2", "3", "4", "last"];
@@ -182,7 +182,7 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
 }
 
 /// Goal: a message whose tenant was unknown when it died, and whose key is held when it is
-/// redelivered, can be redriven. Oracle: it takes effect by itself.
+/// redelivered, can be redriven. Oracle: it takes effect automatically.
 async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let (before, behind) = (keyed("k", "before"), keyed("k", "behind"));
@@ -232,8 +232,8 @@ async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDa
     assert!(of(&letters, "other than held").error.contains(&held.id.to_string()));
 }
 
-/// Goal: a message that cannot be held with an inbox row is not redriven by itself, because it may
-/// have taken effect. Oracle: it waits for an operator's decision.
+/// Goal: a message that cannot be held with an inbox row is not redriven automatically, because it
+/// may have taken effect. Oracle: it waits for an operator's decision.
 async fn a_message_whose_day_is_forgotten_is_not_held<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let old = inbox.window().now - 90 * Duration::from_secs(86_400);
@@ -262,7 +262,7 @@ async fn a_held_message_is_compared_by_its_content<DB: TestDatabase>(database: &
     let broker = Broker::new([first.clone(), held.clone()].into_iter().chain(again.clone()));
     let running = start(holding(&inbox, &broker, rejects.handler(), None));
     broker.drained().await;
-    // As if another process had held it at the same moment.
+    // As if another process had held it at the same time.
     dead(&inbox, &again[1], Reason::Held).await;
     let letters = dead_letters(&inbox).await;
     let both = [(text(&first.payload), "rejected"), (text(&held.payload), "held")];
@@ -317,7 +317,7 @@ async fn held_first<DB: TestDatabase + Dialect>(inbox: &Inbox<DB>, payloads: &[&
 
 /// Goal: the database can end a held message's transaction after its handler began, because the
 /// session was idle too long or its dead letter could not be closed. That counts as for a delivery,
-/// and the consumer still looks at the other keys. Oracle: the message is dead while others
+/// and the consumer still processes the other keys. Oracle: the message is dead while others
 /// succeed, and a key behind it takes effect.
 async fn a_failure_after_the_handler_began_is_counted_and_ends_no_look_on_postgres(
     database: &Database<Postgres>,
@@ -380,7 +380,7 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres(da
     assert_eq!(sleeping, 0);
 }
 
-/// Goal: a handler that goes on after a failed statement is given up at the maximum of attempts,
+/// Goal: a handler that continues after a failed statement is stopped at the maximum of attempts,
 /// even when nothing else succeeds. This holds for a delivery and for a held message. Oracle: the
 /// dead letters.
 async fn a_swallowed_error_is_the_messages_own_failure_on_postgres(database: &Database<Postgres>) {
@@ -415,8 +415,8 @@ async fn administer<DB: TestDatabase>(database: &Database<DB>, statements: &[&st
     tx.commit().await.unwrap();
 }
 
-/// Goal: processes that take up the same held messages at the same moment are not taken for ended
-/// ones. Oracle: each message takes effect once, and a trigger that notes counted ends has noted
+/// Goal: processes that begin the same held messages at the same time do not count as ended.
+/// Oracle: each message takes effect once, and a trigger that records counted ends has recorded
 /// none.
 async fn processes_that_meet_at_held_messages_count_no_end<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;

@@ -195,8 +195,8 @@ fn seen(id: DeadLetterId) -> SeenLetter {
     SeenLetter { id, reason: Reason::Rejected, deliveries: 1 }
 }
 
-/// Goal: a decision about a dead letter whose redrive runs says so before the time of a call is
-/// over, and decides nothing; one about many leaves it out. Oracle: the errors; the stored
+/// Goal: a decision about a dead letter that is being redriven reports this within the call
+/// timeout, and decides nothing; one about many leaves it out. Oracle: the errors; the stored
 /// decisions; the same decision after the redrive.
 async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(database: &Database<Postgres>) {
     let options = database.options().call_timeout(Duration::from_secs(4));

@@ -41,7 +41,7 @@ async fn chosen<DB: TestDatabase>(inbox: &Inbox<DB>, filter: &LetterFilter) -> V
     slice.letters.into_iter().map(|letter| letter.id).collect()
 }
 
-/// Goal: the database applies a filter as it is meant. Oracle: the letters as they were stored.
+/// Goal: the database applies a filter as intended. Oracle: the dead letters as they were stored.
 async fn letters_are_chosen_by_all_conditions_of_a_filter<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let mut stored = Vec::new();
@@ -91,8 +91,8 @@ async fn letters_are_chosen_by_all_conditions_of_a_filter<DB: TestDatabase>(data
     assert_eq!(chosen(&inbox, &LetterFilter { as_of: Some(survey.at), ..none }).await, stored);
 }
 
-/// Goal: a letter gets the answer that it would get alone. Oracle: `request_redrive`, for letters
-/// of every kind.
+/// Goal: a dead letter gets the answer that it would get alone. Oracle: `request_redrive`, for dead
+/// letters of every kind.
 async fn many_requests_get_the_answers_of_single_ones<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let open = store_dead_letter(&inbox, &keyed("order-7", "{}"), Reason::Poison).await;
@@ -135,8 +135,8 @@ async fn requests_are_stored_in_the_given_order<DB: TestDatabase>(database: &Dat
     assert_eq!(decisions.iter().map(|decision| decision.dead_letter).collect::<Vec<_>>(), given);
 }
 
-/// Goal: a confirmation that is sent twice, also after its letter failed again, is one decision.
-/// Oracle: the requests in the audit, and the result of the decision.
+/// Goal: a confirmation that is sent twice, even after its dead letter failed again, is one
+/// decision. Oracle: the requests in the audit, and the result of the decision.
 async fn requests_that_are_sent_twice_are_one_decision<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let ids = [
@@ -165,8 +165,8 @@ async fn requests_that_are_sent_twice_are_one_decision<DB: TestDatabase>(databas
     assert!(matches!(again[0], Ok(Requested::Now)), "another confirmation is another decision");
 }
 
-/// Goal: discards share a transaction, and a letter that is missing does not stop the others.
-/// Oracle: the answers, and what the audit has.
+/// Goal: discards share a transaction, and a missing dead letter does not stop the others. Oracle:
+/// the answers, and the audit.
 async fn many_are_discarded_in_one_transaction<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let mut ids = Vec::new();
@@ -186,9 +186,9 @@ async fn many_are_discarded_in_one_transaction<DB: TestDatabase>(database: &Data
     assert_eq!((decision.action, decision.count, &decision.closed[..]), (Action::Discard, 3, &closed[..]));
 }
 
-/// Goal: a held message that has failed since it was chosen, and one that has died again with
+/// Goal: a held message that has failed since it was chosen, and one that became dead again with
 /// another error, are not decided about: the filter that chose them may not match anymore. Oracle:
-/// the answers, the open letters, the audit.
+/// the answers, the open dead letters, the audit.
 async fn a_letter_that_has_changed_is_left_as_it_is<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let held = store_dead_letter(&inbox, &message("held"), Reason::Held).await;

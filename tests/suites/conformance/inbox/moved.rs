@@ -61,8 +61,7 @@ async fn ends_in(admin: &PgPool) -> Vec<i32> {
     sqlx::query_scalar("SELECT ends FROM inbox_attempt").fetch_all(admin).await.unwrap()
 }
 
-/// Waits until no note of a message is left: a process without a session looks at its copy once
-/// more.
+/// Waits until no note of a message is left: a process without a session checks its copy once more.
 async fn none_in_hand(admin: &PgPool) {
     until("no message is in hand", async || ends_in(admin).await.is_empty()).await;
 }
@@ -162,16 +161,16 @@ async fn a_message_that_moves_takes_effect_at_repeatable_read_on_postgres(databa
     processes.iter().for_each(JoinHandle::abort);
 }
 
-/// Goal: a process that has noted a message to be in hand, and waits for a connection to begin, is
-/// not counted as ended by another process that gets the message. Oracle: the count in the database
-/// while it waits and when it handles the message; the effects.
+/// Goal: a process that has recorded that it has a message in hand, and waits for a connection to
+/// begin, is not counted as ended by another process that gets the message. Oracle: the count in
+/// the database while it waits and when it handles the message; the effects.
 async fn a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("moves")]);
     let handler = Long { begun: Arc::new(watch::channel(0).0), may_end: Arc::new(watch::channel(false).0) };
     let mut begun = handler.begun.subscribe();
 
-    // Once the slow process has noted the message, it waits for its one connection.
+    // Once the slow process has recorded the message, it waits for its one connection.
     let (waits, may_begin) = (Arc::new(watch::channel(false).0), Arc::new(watch::channel(false).0));
     let mut waiting = waits.subscribe();
     let slow = PgPoolOptions::new().max_connections(1).acquire_timeout(Duration::from_secs(600));

@@ -202,9 +202,9 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
     assert_eq!(left, None, "purged all the same");
 }
 
-/// Goal: an operator who looks at an inbox before its first consumer does not decide how far back
-/// it remembers; it looks empty. Oracle: a message of an age that only the consumer's retention
-/// accepts takes effect once; the operator sees the dead letter that comes later.
+/// Goal: an operator who views an inbox before its first consumer does not determine how far back
+/// it remembers; it is shown as empty. Oracle: a message of an age that only the consumer's
+/// retention accepts takes effect once; the operator sees a later dead letter.
 async fn an_operator_does_not_begin_the_memory_of_an_inbox<DB: TestDatabase>(database: &Database<DB>) {
     let open = || Inbox::open_for_operators(database.pool.clone(), database.options());
     let operator = open().await.unwrap();
@@ -269,10 +269,10 @@ async fn a_clock_that_jumps_ahead_forgets_nothing_on_postgres(database: &Databas
     assert_eq!(right.incomplete(NonZeroU32::MAX).await.unwrap().len(), 1, "no chunk was given up");
 }
 
-/// Goal: a day that was dropped, detached or moved to another schema is not made again, because its
-/// messages would take effect again. Oracle: the refusal and its text for a consumer that runs and
-/// one that starts; what the doctor finds; the effects, also after the day was attached again or
-/// was given up.
+/// Goal: a day that was dropped, detached or moved to another schema is not created again, because
+/// its messages would take effect again. Oracle: the refusal and its text for a consumer that runs
+/// and one that starts; the doctor's findings; the effects, also after the day was attached again
+/// or abandoned.
 async fn a_day_that_is_gone_is_not_made_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let schema = database.schema.clone().unwrap();
     let inbox = database.inbox().await;
@@ -365,8 +365,8 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Data
 }
 
 /// Goal: a process that needs a day while a lock is in its way waits for a bounded time, and then
-/// tries again. Oracle: two waits of one opening, of which the server ends the first; the day is
-/// there once the lock is released.
+/// tries again. Oracle: two waits of one opening, of which the server ends the first; the day
+/// exists once the lock is released.
 async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;
     let schema = database.schema.clone().unwrap();
@@ -375,7 +375,7 @@ async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Databas
     let template = migrations::Template::new("DROP TABLE {schema}{part}");
     let drop_day = template.schema(Some(&schema)).identifier("part", &part).render();
     sqlx::query(&drop_day).execute(&database.admin).await.unwrap();
-    // As if it had never been made.
+    // As if it had never been created.
     sqlx::query("DELETE FROM inbox_day WHERE day = $1")
         .bind(tomorrow.date())
         .execute(&database.admin)

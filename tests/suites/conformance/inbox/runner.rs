@@ -133,7 +133,7 @@ fn three_keys(count: usize) -> Vec<Message> {
     (0..count).map(|n| keyed(&format!("key-{}", n % 3), &format!("{}:{n:03}", n % 3))).collect()
 }
 
-/// Asserts that each payload is there once and in order. Payloads are `key:number`, and the numbers
+/// Asserts that each payload exists once and in order. Payloads are `key:number`, and the numbers
 /// of one key ascend.
 pub(super) fn assert_once_and_in_order(effects: &[String], expected: usize) {
     assert_eq!(effects.iter().collect::<HashSet<_>>().len(), expected, "each once: {effects:?}");
@@ -290,7 +290,7 @@ async fn a_message_from_the_near_future_waits_for_its_time<DB: TestDatabase>(dat
 }
 
 /// Goal: while a message waits for its time, the later messages of its key wait behind it, and
-/// other keys go on. Oracle: the order of the effects, of single messages and of a batch.
+/// other keys continue. Oracle: the order of the effects, of single messages and of a batch.
 async fn no_message_of_its_key_overtakes_one_from_the_near_future<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     for (round, batch) in [None, NonZeroUsize::new(4)].into_iter().enumerate() {
@@ -610,7 +610,7 @@ async fn an_outage_counts_no_attempt<DB: TestDatabase>(database: &Database<DB>) 
         3 => Err(HandlerError::retry("its own failure")),
         _ => Ok(()),
     });
-    // The message may fail only once by itself.
+    // The message may fail only once alone.
     let running = start(builder(&inbox, &broker, handler).attempts_max(2));
     broker.drained().await;
     running.stop().await;

@@ -1,5 +1,5 @@
-//! The consumer gives up messages that wait for something that does not come, by their age, even if
-//! sessions or processes end in between.
+//! The consumer dead-letters messages that wait in vain, by their age, even if sessions or
+//! processes end in between.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

@@ -195,7 +195,8 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
         let holder = format!("holder={}", column(&db, policy, "holder").await[0]);
         let level = if policy == "refuse" { " WARN " } else { " INFO " };
         let key = format!("key={policy} of t ({operation})");
-        tests::log::lines_with(&[level, "the holder of an idempotency key is gone", &key, &holder]).len()
+        tests::log::lines_with(&[level, "the holder of an idempotency key has disappeared", &key, &holder])
+            .len()
     };
     assert_eq!([counted("take_over"), counted("refuse")], [0, 0]);
     let mut claims = Vec::new();
@@ -223,7 +224,7 @@ async fn an_expired_lease_is_reported_once_with_its_policy<DB: Keys>(db: Databas
     assert_eq!((counted("take_over"), told("take_over").await), (2, 2));
 }
 
-/// Goal: a key is kept for as long as its first answer said, although the clock is set back before
+/// Goal: a key is kept as long as its first answer promised, although the clock is set back before
 /// it is renewed, ends, is taken over, or is claimed again. Oracle: no row expires earlier than
 /// before.
 async fn a_clock_that_is_set_back_forgets_no_key_earlier<DB: Keys>(db: Database<DB>) {

@@ -134,9 +134,10 @@ async fn a_key_given_back_is_free_at_once<DB: Keys>(db: Database<DB>) {
     assert_eq!(holder.attempt(), 2);
 }
 
-/// Goal: a lease that was given while the server's clock was days ahead is not kept for days. A
-/// live holder's next renewal corrects it; of a holder that is gone, an operator decides. No caller
-/// takes the key over by itself. Oracle: the list, the answers to another caller, the decision.
+/// Goal: a lease that was granted while the server's clock was days ahead is not kept for days. A
+/// live holder's next renewal corrects it; if the holder has disappeared, an operator decides. No
+/// caller takes over the key on its own. Oracle: the list, the answers to another caller, the
+/// decision.
 async fn a_lease_from_a_clock_that_was_days_ahead_is_left_to_the_operator<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let some = NonZeroU32::new(10).unwrap();
@@ -229,9 +230,9 @@ async fn a_claim_whose_caller_is_gone_is_given_back<DB: Keys>(db: Database<DB>) 
     assert!(gone >= 10, "only {gone} of 40 callers were gone");
 }
 
-/// Goal: a caller that goes after its claim was granted, but before it has received it, leaves no
-/// key in flight. Oracle: the row is in progress before the caller goes; afterwards another caller
-/// gets the key.
+/// Goal: a caller that is dropped after its claim was granted, but before it has received it,
+/// leaves no key in flight. Oracle: the row is in progress before the drop; afterwards another
+/// caller gets the key.
 async fn a_claim_whose_caller_goes_with_the_answer_at_hand_is_given_back<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let refuse = ClaimOptions::default().on_expired(OnExpired::Refuse);

@@ -51,7 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         begun::trials(),
         cost::trials(),
-        // A lock timeout of 100 ms decides, which a busy machine can exceed by itself.
+        // A lock timeout of 100 ms decides, which a busy machine may exceed without a lock.
         trial::at_night(dump::trials()),
         effects::trials(),
         forgetting::trials(),
@@ -114,7 +114,7 @@ impl Keys for Sqlite {
     const EFFECTS: &str = "CREATE TABLE effect (id INTEGER PRIMARY KEY, payload TEXT)";
 }
 
-/// Runs a case on a database of its own, then looks for malformed rows.
+/// Runs a case on its own database, then checks for malformed rows.
 fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
 where
     DB: Keys,

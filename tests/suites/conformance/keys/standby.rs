@@ -1,5 +1,5 @@
 //! A commit whose answer is lost, while the server's name leads to a standby that lags. The case
-//! has servers of its own.
+//! has its own servers.
 
 use super::*;
 use crate::outbox::clusters::migrate;
@@ -52,7 +52,7 @@ async fn a_standby_that_lags_denies_no_commit(stage: Stage) -> Outcome {
     let waits =
         "SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted";
     returns(&primary, "the transaction commits", waits, "1").await?;
-    // From here on no answer arrives; what the client has sent, the primary has.
+    // From here on no answer arrives, but the primary has all that the client sent.
     wire.change(|network| network.answers.pass = Pass::Lose);
     Postgres::execute(&mut test, "SELECT pg_advisory_unlock(4711)").await?;
     returns(&primary, "the primary has committed", DONE, "1").await?;

@@ -43,7 +43,7 @@ async fn a_token_outside_the_window_is_refused_with_both_times_and_counted<DB: K
     // A request without a record may have run before if its token is older than 24 hours minus the
     // skew.
     for (token, reason) in [(made_at(now - 24 * HOUR), "too_old"), (made_at(now + HOUR), "too_far_ahead")] {
-        // A record of the first would let the second run.
+        // A record of the first request would let the second one run.
         let leased = keys.claim(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
         let held = keys.begin(&named(token), request("a"), &tokens()).await.map(drop).unwrap_err();
         for error in [leased, held] {
@@ -111,7 +111,7 @@ async fn a_record_lets_its_request_run_whatever_the_tokens_time<DB: Keys>(db: Da
     db.execute(DB::LAPSE).await.unwrap();
     let decided = operator.decide(&key(&released), None, Action::Release, &signed).await;
     assert!(decided.unwrap(), "its lease has expired");
-    // By now, both tokens are older than what is remembered.
+    // By now, both tokens are older than the retention.
     let narrow = tokens().retention(HOUR);
     for token in [&released, &lapsed] {
         let tx = keys.begin(&key(token), request("a"), &narrow).await.unwrap();

@@ -88,7 +88,7 @@ async fn a_claim_whose_lost_commit_still_runs_is_found_out(db: Database<Postgres
     keys.pool().close().await;
 }
 
-/// Goal: a host that disappears silently delays no request for ever, and no request fails after
+/// Goal: a host that disappears silently delays no request forever, and no request fails after
 /// another host answers at its address. Oracle: each call returns, and then the key runs.
 async fn a_database_host_that_is_gone_keeps_no_request(db: Database<Postgres>) {
     let (pool, wire) = crate::proxied::pool(&Role::Service.url(&db.url).unwrap(), 2).await;

@@ -69,8 +69,8 @@ async fn a_schema_is_removed_with_its_world(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: what a test leaves open does not keep a schema. Oracle: it is gone, although a transaction
-/// of the test has locked a table; the transaction failed.
+/// Goal: a transaction that a test leaves open does not keep a schema. Oracle: the schema is
+/// removed, although the transaction has locked a table; the transaction failed.
 async fn a_schema_is_removed_although_its_tables_are_in_use(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let world = World::postgres(&database.url).await?;
@@ -97,7 +97,7 @@ async fn a_schema_is_removed_after_a_panic(stage: Stage) -> Outcome {
 }
 
 /// Goal: the removal needs no other task of the runtime, as in a plain `#[tokio::test]`. Oracle:
-/// the schema is gone when the test ends in the middle of its work.
+/// the schema no longer exists when the test ends in the middle of its work.
 async fn a_schema_is_removed_by_a_test_with_one_thread(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let url = database.url.clone();
@@ -115,8 +115,8 @@ async fn a_schema_is_removed_by_a_test_with_one_thread(stage: Stage) -> Outcome 
     Ok(())
 }
 
-/// Goal: a killed process leaves nothing for ever, and no process disturbs another one. Oracle:
-/// exactly the schemas that no session has locked are gone; foreign ones stay.
+/// Goal: a killed process leaves nothing forever, and no process disturbs another one. Oracle:
+/// exactly the schemas that no session has locked are removed; foreign ones stay.
 async fn leftovers_are_removed_and_running_worlds_stay(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     // The first world in a database removes what is left there, whatever this process did
@@ -219,8 +219,8 @@ async fn worlds_of_many_tests_are_built_at_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: the checker demands no order that is not promised. Oracle: the message with the smaller id
-/// is committed and published last, and no promise is broken.
+/// Goal: the checker requires only the promised order. Oracle: the message with the smaller id is
+/// committed and published last, and no promise is broken.
 async fn messages_of_concurrent_transactions_have_no_order(_: Stage) -> Outcome {
     let world = World::postgres(testkit::postgres::url()?).await?;
     let message = || NewMessage::new("orders").key("order-7");

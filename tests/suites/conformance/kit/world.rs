@@ -237,7 +237,7 @@ impl Event for Placed {
 }
 
 /// Goal: tests run the calls of production. Oracle: the function for many events is called with
-/// several; the tenant of the builder is the recorded one; what it enqueues leaves.
+/// several; the tenant of the builder is the recorded one; its enqueued messages are published.
 async fn the_builder_of_production_runs_in_a_world<DB: Kit>() -> Outcome {
     const ORDERS: i64 = 12;
     let world = prepared::<DB>().await?;

@@ -400,9 +400,9 @@ async fn a_decision_whose_answer_is_lost_is_unknown(db: &Database<sqlx::Postgres
     assert_eq!(error.fault(), message::Fault::Broker);
 }
 
-/// Goal: an entry that the relay has published leaves, although an operator takes it just then for
-/// a decision: otherwise it would be published again. Oracle: the checkpoint waits for the
-/// operator's transaction; afterwards neither the entry nor its copy is there.
+/// Goal: an entry that the relay has published is removed, although an operator takes it at the
+/// same time for a decision: otherwise it would be published again. Oracle: the checkpoint waits
+/// for the operator's transaction; afterwards neither the entry nor its copy exists.
 async fn a_checkpoint_removes_an_entry_that_an_operator_takes(db: &Database<sqlx::Postgres>) {
     let hour = Some(Duration::from_secs(3600));
     let retrying = |id| {
@@ -491,7 +491,7 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     assert_eq!(of_one, audit[1..], "only those about the message");
 }
 
-/// Goal: once the relay has carried out a discard, exactly that message is known as given up.
+/// Goal: once the relay has carried out a discard, exactly that message is known as discarded.
 /// Oracle: the stage of each row and the list, for four kinds of entries: discarded; taken back;
 /// discarded only by another relay; in the place of another message that was discarded.
 async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(db: &Database<DB>) {
@@ -606,9 +606,9 @@ async fn status_tells_holder_backlog_and_exceptions<DB: TestDialect>(db: &Databa
     assert_eq!(admin.blocker().await.unwrap(), None);
 }
 
-/// Goal: the note that the leader makes about its broker is visible until the trouble is over, and
-/// does not move the cursor. Oracle: status and extent; the cursor that the next holder gets; a
-/// note of a fenced holder.
+/// Goal: the leader's note about its broker is visible until the problem is solved, and does not
+/// move the cursor. Oracle: status and extent; the cursor that the next holder gets; a note of a
+/// fenced holder.
 async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDialect>(db: &Database<DB>) {
     let (admin, entries) =
         outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
@@ -647,7 +647,7 @@ async fn processes_that_wait_for_the_lease_are_counted(db: &Database<sqlx::Postg
     for name in [String::from("main"), "m".repeat(63)] {
         let name = outbox_log::RelayName::new(name).unwrap();
         let counted = async |wanted: u64| {
-            // A dropped session ends a moment later.
+            // A dropped session ends shortly afterwards.
             while admin.relay(&name).await.unwrap().unwrap().standbys != Some(wanted) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

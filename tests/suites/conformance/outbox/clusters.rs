@@ -1,5 +1,5 @@
 //! The promises of `docs/operations/histories.md` about servers that crash behind a pooler, are
-//! restored, promoted or replicated. Each case has servers of its own.
+//! restored, promoted or replicated. Each case has its own servers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -220,7 +220,7 @@ async fn a_relay_in_a_service_is_refused_where_sessions_are_shared(stage: Stage)
             Err(error) => {
                 assert!(is_refused, "{mode}: {error}");
                 assert!(matches!(error, LogError::Operator { .. }), "{error}");
-                assert!(error.to_string().contains("a URL of its own"), "{error}");
+                assert!(error.to_string().contains("give the relay its own URL"), "{error}");
             }
         }
         pool.close().await;

@@ -134,8 +134,8 @@ async fn polls_and_pages_cost_the_same_however_long_the_backlog_is(db: &Database
 }
 
 /// Goal: a row that commits late is found without walking the rows beside it. Oracle: the server's
-/// count, on a server of its own: a reader also looks for each other transaction in flight, which
-/// costs some 160 buffers.
+/// count, on a separate server: a reader also checks each other transaction in flight, which costs
+/// some 160 buffers.
 pub(super) async fn a_late_row_costs_no_walk(db: &Database<Postgres>) {
     without_autovacuum(db).await;
     let (_, cursor) = granted(&mut db.checkpoint_store("a").await).await;
@@ -300,7 +300,7 @@ async fn asked(db: &Database<Postgres>, mut question: impl AsyncFnMut()) -> i64 
 
 /// Goal: an operator's queries about a relay that has read most of a long difference cost only what
 /// they return, and miss no row of a transaction that was open at its head. Oracle: the server's
-/// count, and the messages that wait and that have left.
+/// count, and the waiting and the published messages.
 async fn questions_about_an_open_difference_read_nothing_that_has_left(db: &Database<Postgres>) {
     without_autovacuum(db).await;
     let mut checkpoint_store = db.checkpoint_store("a").await;

@@ -1,4 +1,5 @@
-//! Decisions of operators: how long they count, to which message they belong, and when they go.
+//! Decisions of operators: how long they count, which message they belong to, and when they are
+//! deleted.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -61,9 +62,9 @@ async fn shown<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> [(bool, boo
     ]
 }
 
-/// Goal: an operator who asks about a message learns what was decided about it, although ids were
-/// given out again after a sequence was set back, and a rebase gave the entry another one. Oracle:
-/// the answer to each query before and after the decisions name other ids.
+/// Goal: an operator who queries a message sees the decisions about it, although ids were assigned
+/// again after a sequence was set back, and a rebase gave the entry another one. Oracle: the answer
+/// to each query before and after the decisions name other ids.
 async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(2)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -81,9 +82,9 @@ async fn a_decision_counts_whatever_id_its_entry_had<DB: TestDialect>(db: &Datab
     }
 }
 
-/// Goal: what the next relay of the name publishes is not taken for what an operator wrote, because
-/// the edited copy went with the former relay. Oracle: the answer to each query before the relay is
-/// forgotten, after it, and after another edit.
+/// Goal: a message that the next relay of the name publishes is not shown as edited, because the
+/// edited copy was removed with the former relay. Oracle: the answer to each query before the relay
+/// is forgotten, after it, and after another edit.
 async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -133,9 +134,9 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Databas
     assert_eq!(admin.pauses(&other).await.unwrap().len(), 2);
 }
 
-/// Goal: a relay can be forgotten, however many entries are parked for it, and a call that is
-/// interrupted has not been in vain. Oracle: what is left after a call whose third part fails, and
-/// after the next call. A relay that leads again in between loses nothing more.
+/// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
+/// is not in vain. Oracle: the entries left after a call whose third part fails, and after the next
+/// call. A relay that leads again in between loses nothing more.
 async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
     const PARKED: i64 = 25_000;
     let mut main = Relay::new(db, &relay()).await;
@@ -196,8 +197,8 @@ async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Data
 }
 
 /// Goal: retention of decisions never stops, however many of the oldest must stay, or were made
-/// while the clock was ahead. Oracle: what calls have removed, each of which looks at 1,000, while
-/// the log has the message of the oldest 2,500, and afterwards.
+/// while the clock was ahead. Oracle: the records that calls have removed, each of which examines
+/// 1,000, while the log has the message of the oldest 2,500, and afterwards.
 async fn decisions_that_may_not_go_keep_no_others<DB: TestDialect>(db: &Database<DB>) {
     const KEEP: Duration = Duration::from_secs(400 * 86_400);
     let retention = open(db);

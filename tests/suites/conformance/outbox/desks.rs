@@ -80,7 +80,7 @@ fn requeue() -> OperatorDecision {
     }
 }
 
-/// Goal: the database applies a filter as it is meant. Oracle: the same conditions in Rust, on the
+/// Goal: the database applies a filter as intended. Oracle: the same conditions in Rust, on the
 /// entries as they were parked; for the list, the choice and the count.
 async fn a_filter_chooses_what_meets_all_its_conditions<DB: TestDialect>(db: &Database<DB>) {
     let (_main, entries) = park(db, 48).await;
@@ -124,7 +124,7 @@ async fn a_filter_chooses_what_meets_all_its_conditions<DB: TestDialect>(db: &Da
     }
 }
 
-/// Goal: somebody who goes from slice to slice sees everything once. Oracle: the entries as they
+/// Goal: an operator who goes from slice to slice sees everything once. Oracle: the entries as they
 /// were parked.
 async fn slices_are_everything_once<DB: TestDialect>(db: &Database<DB>) {
     let (_main, entries) = park(db, 23).await;
@@ -143,8 +143,8 @@ async fn slices_are_everything_once<DB: TestDialect>(db: &Database<DB>) {
     assert_eq!(seen, entries.iter().enumerate().filter_map(matching).collect::<Vec<_>>());
 }
 
-/// Goal: a decision is about what the operator has seen. Oracle: the answers for an entry that died
-/// again, and for one that died first, after the confirmation.
+/// Goal: a decision covers what the operator has seen. Oracle: the answers for an entry that became
+/// dead again, and for one that first became dead, after the confirmation.
 async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database<DB>) {
     let (mut main, entries) = park(db, 3).await;
     let mut desk = desk(db);
@@ -159,7 +159,7 @@ async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database
     let of = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id() };
     assert_eq!(chosen(&mut *desk, &filter).await, [of(&entries[0]), of(&entries[2])]);
 
-    // Also when it died between the choice and the decision.
+    // This also holds if it became dead between the choice and the decision.
     let confirmed = Some(Confirmed { id: Uuid::now_v7(), as_of });
     let all = [&entries[0], &entries[1], &entries[2], &late].map(of);
     let verdicts = desk.decide(&all, &requeue(), confirmed).await.unwrap();
@@ -168,9 +168,9 @@ async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database
     assert_eq!(chosen(&mut *desk, &ParkedFilter::default()).await, [of(&entries[1]), of(&late)]);
 }
 
-/// Goal: a confirmed discard does not give up an entry that another operator has requeued since,
-/// although its retry waits for an operator again; one that waited so when it was chosen is given
-/// up. Oracle: the answers, and the entry that is left, which was not even postponed.
+/// Goal: a confirmed discard does not discard an entry that another operator has requeued since,
+/// although its retry waits for an operator again; one that already waited when it was chosen is
+/// discarded. Oracle: the answers, and the entry that is left, which was not even postponed.
 async fn a_confirmed_discard_leaves_what_is_tried_again<DB: TestDialect>(db: &Database<DB>) {
     let (mut main, entries) = park(db, 4).await;
     let mut desk = desk(db);

@@ -1,4 +1,5 @@
-//! Ids that producers choose: which ids are accepted, and the handling of an id that is made twice.
+//! Ids that producers choose: which ids are accepted, and the handling of an id that is generated
+//! twice.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -87,7 +88,7 @@ async fn the_window_is_what_the_producer_says<DB: TestDialect>(db: &Database<DB>
             tx.rollback().await.unwrap();
         }
     }
-    // Ids that the outbox makes itself carry the present time.
+    // Ids that the outbox itself generates contain the current time.
     let mut tx = db.pool.begin().await.unwrap();
     narrow.enqueue(&mut tx, NewMessage::new("orders")).await.unwrap();
     tx.rollback().await.unwrap();

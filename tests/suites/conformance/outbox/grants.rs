@@ -231,8 +231,8 @@ async fn rights_on_columns_and_partitions_are_seen(db: &Database<Postgres>) {
     }
 }
 
-/// A relay that may not even use the schema gets an error that says so, whether its configuration
-/// or its search path names the schema.
+/// A relay that may not even use the schema gets an error that states this, whether its
+/// configuration or its search path names the schema.
 async fn no_right_is_needed_to_learn_what_is_missing(db: &Database<Postgres>) {
     let examined = Examined::new(db).await;
     let relay = Role::Relay.user();

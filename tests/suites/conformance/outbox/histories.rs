@@ -113,7 +113,7 @@ async fn segments_with_rows(db: &Database<Postgres>) -> Vec<String> {
 
 /// Goal: a relay does not pass the rows of a segment that is detached, neither where it leads nor
 /// where it begins, nor the rows of a transaction that was open at its last mark. Oracle: the
-/// errors, which name the segment and the remedy; what is read once it is attached again.
+/// errors, which name the segment and the remedy; the rows that are read once it is attached again.
 async fn rows_of_a_segment_that_is_detached_are_not_passed(db: &Database<Postgres>) {
     let (checkpoint_store, _, mut follower) = after_ten(db).await;
     let segments = segments_with_rows(db).await;
@@ -229,8 +229,8 @@ pub(super) fn dead(entry: &outbox_log::Entry) -> ExceptionChange {
     change
 }
 
-/// The sequence goes back below a parked message whose row is gone. The id is then assigned to
-/// another message, which has to be parked as well.
+/// The sequence goes back below a parked message whose row no longer exists. The id is then
+/// assigned to another message, which has to be parked as well.
 async fn a_parked_message_keeps_its_id_when_it_is_given_out_again(db: &Database<Postgres>) {
     db.enqueue(telling(0..10)).await;
     let mut store = db.checkpoint_store("a").await;
@@ -315,8 +315,8 @@ async fn a_row_in_a_gap_below_the_mark_is_read_after_a_sequence_was_set_back(db:
     assert_eq!(read_anew(db).await, ["10", "11", "12", "13"]);
 }
 
-/// As above, behind more young rows than a mark looks at: an operator has set the sequence back and
-/// forward again while the relay was away.
+/// As above, after more young rows than a mark examines: an operator has set the sequence back and
+/// forward again while no relay was running.
 async fn a_row_in_a_gap_behind_many_young_rows_is_read_after_a_sequence_was_set_back(
     db: &Database<Postgres>,
 ) {
@@ -347,8 +347,8 @@ async fn a_sequence_behind_the_rows_is_set_forward_for_the_producers(db: &Databa
 
 async fn a_cursor_of_another_server_is_not_believed(db: &Database<Postgres>) {
     let (mut checkpoint_store, epoch, follower) = after_ten(db).await;
-    // As after `migrate up` on a new server and a data-only restore of an empty log: the
-    // recorded server is the present one, and only the cursor shows that it is not.
+    // As after `migrate up` on a new server and a data-only restore of an empty log: the recorded
+    // server is the current one, and only the cursor shows that it is not.
     let floor = follower.cursor().base.as_str().split('@').next().unwrap().to_owned();
     let foreign = Cursor::at(Mark::new(format!("{floor}@9000000000:9000000000:")));
     assert_eq!(checkpoint_store.checkpoint(epoch, &foreign, &[]).await.unwrap(), Fenced::Held);
@@ -537,7 +537,7 @@ async fn what_was_discarded_or_edited_does_not_leave_again_after_a_restore(db: &
     let changes = [1, 2, 3].map(|at: usize| dead(&page[at]));
     let stored = checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &changes).await;
     assert_eq!(stored.unwrap(), Fenced::Held);
-    // The third has left with an operator's content, and its row has the former one.
+    // The third was published with an operator's content, and its row has the former one.
     let decided = [
         (&page[1], ["requeue", "discard"]),
         (&page[2], ["discard", "requeue"]),
@@ -648,7 +648,7 @@ async fn what_stands_beside_the_log_is_not_read_again_after_a_restore(db: &Datab
     follower.limit.entries_max = 1;
     assert_eq!(keys(&follower.all().await), ["0", "3", "4", "5", "6", "7", "8", "9"]);
     assert_eq!(db.number("SELECT count(*) FROM outbox_exception WHERE state = 'dead'").await, 1);
-    // From a mark of this server on, no entry is left out any more.
+    // From a mark of this server on, no entry is left out.
     assert_eq!(
         checkpoint_store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(),
         Fenced::Held
@@ -798,8 +798,8 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run(db: &Databas
     assert_eq!(keys(&Follower::new(db.reader().await, cursor).all().await), ["10", "11"]);
 }
 
-/// Goal: neither leader nor standby stays at a file that was removed, and the next term reads the
-/// file that took its place. Oracle: the errors; the entries that the next term reads.
+/// Goal: neither leader nor standby keeps using a removed file, and the next term reads the file
+/// that replaced it. Oracle: the errors; the entries that the next term reads.
 async fn a_file_that_another_one_replaced_is_led_no_longer(db: &Database<Sqlite>) {
     db.enqueue(orders(0..2)).await;
     let mut leader = db.checkpoint_store("a").await;

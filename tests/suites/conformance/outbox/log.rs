@@ -112,7 +112,7 @@ async fn a_rollback_and_a_savepoint_leave_nothing<DB: TestDialect>(db: &Database
 }
 
 /// Goal: no page reads a whole difference in one statement, and none ends before its last row.
-/// Oracle: rows before and behind gaps of many steps, one of which no number of steps could cross.
+/// Oracle: rows before and after gaps of many steps, one of which no number of steps could cross.
 async fn a_difference_with_few_rows_among_many_ids_is_read(db: &Database<Postgres>) {
     let mut late = db.outbox.begin(&db.pool).await.unwrap();
     late.enqueue(NewMessage::new("orders").json(&0)).await.unwrap();

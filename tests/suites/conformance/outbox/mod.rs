@@ -45,7 +45,7 @@ pub(crate) use support::{each, each as on};
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
-        // They start and crash servers of their own.
+        // They start and crash their own servers.
         tests::trial::at_night(clusters::trials()),
         collations::trials(),
         concurrency::trials(),

@@ -33,7 +33,7 @@ cases! { "outbox/nodes":
     }
 }
 
-/// Clocks that stand still until the test moves them, like those of a stopped process.
+/// Clocks that only the test advances, like those of a stopped process.
 #[derive(Debug, Clone, Default)]
 struct Hands {
     since_1970: Arc<AtomicU64>,
@@ -130,7 +130,7 @@ pub(super) async fn a_node_whose_lease_has_ended_stops_before_its_number_is_free
     let stale = node_0.next().unwrap_err();
     assert_eq!(stale, Stale::Expired { number: 0, epoch: 1, ago: Duration::ZERO });
     assert_eq!(node_0.batch(3).unwrap_err(), stale);
-    // The database's clock says that the number is still reserved for its holder.
+    // By the database's clock, the number is still reserved for its holder.
     assert_eq!(node(db, &clock).await.number(), Some((1, 1)));
     node_0.renew().await.unwrap();
     assert_eq!(node_0.number(), Some((0, 1)));
@@ -144,8 +144,8 @@ pub(super) async fn a_stopped_node_makes_no_id_of_its_successor<DB: TestDialect>
     let successor = node(db, &clock).await;
     assert_eq!((stopped.number(), successor.number()), (Some((0, 1)), Some((0, 2))));
 
-    // When the stopped process continues, it still believes in its lease, because its clocks stood
-    // still.
+    // When the stopped process continues, it still trusts its lease, because its clocks had
+    // stopped.
     let (late, ids) = (stopped.batch(BATCH_MAX).unwrap(), successor.batch(BATCH_MAX).unwrap());
     assert!(late.iter().all(|id| NodeTerm::of(*id) == (0, 1)));
     assert!(ids.iter().all(|id| NodeTerm::of(*id) == (0, 2)));

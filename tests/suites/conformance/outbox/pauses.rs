@@ -12,9 +12,9 @@ cases! { "outbox/pauses":
     }
 }
 
-/// Goal: what a relay reads every 400 ms and keeps in memory is bounded. Oracle: which pauses are
-/// accepted one below the maximum and at it, and what a reader returns. The pipeline can be paused
-/// at any time, and another relay has its own maximum.
+/// Goal: the data that a relay reads every 400 ms and keeps in memory is bounded. Oracle: which
+/// pauses are accepted one below the maximum and at it, and what a reader returns. The pipeline can
+/// be paused at any time, and another relay has its own maximum.
 async fn the_pauses_of_a_relay_have_a_maximum<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let other = outbox_log::RelayName::new("other").unwrap();

@@ -1,4 +1,4 @@
-//! One look at a relay: its state, its pauses, and the errors of parked entries.
+//! One query of a relay: its state, its pauses, and the errors of parked entries.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,8 +21,9 @@ cases! { "outbox/pictures":
     }
 }
 
-/// Goal: an operator sees why messages are dead, at the same cost however many are. Oracle: the
-/// errors of few entries, each counted once, and of more entries than are looked at.
+/// Goal: an operator sees why messages are dead, at a cost that does not depend on their number.
+/// Oracle: the errors of few entries, each counted once, and those of more entries than one query
+/// examines.
 async fn errors_are_counted_from_both_ends<DB: TestDialect>(db: &Database<DB>) {
     let look_at = 2 * ERRORS_LOOKED_AT as usize;
     let count = look_at + 200;

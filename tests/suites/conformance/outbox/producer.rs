@@ -126,8 +126,8 @@ async fn the_same_id_for_another_receiver_is_an_error<DB: TestDialect>(db: &Data
 }
 
 /// Goal: in a service that sends and receives with one database, a received message that is
-/// forwarded unchanged to another topic is not lost; with an id of its own it is sent. Oracle: the
-/// error, and the topics in the outbox.
+/// forwarded unchanged to another topic is not lost; with its own id it is sent. Oracle: the error,
+/// and the topics in the outbox.
 async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue([NewMessage::new("orders").key("7").header("tenant", "a").json(&7)]).await;
     let received = entries(db).await.remove(0).message.unwrap();
@@ -138,7 +138,7 @@ async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialec
         matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Topic]),
         "{error}"
     );
-    assert!(error.to_string().contains("for topic bills was enqueued before with another topic"), "{error}");
+    assert!(error.to_string().contains("for topic bills was already enqueued with another topic"), "{error}");
     tx.rollback().await.unwrap();
     db.enqueue([forwarded().id(MessageId::new())]).await;
     assert_eq!(db.number("SELECT count(*) FROM outbox_message WHERE topic = 'bills'").await, 1);
@@ -511,7 +511,7 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Test
 }
 
 /// Goal: after a statement has ended the transaction unnoticed by the client, the staged messages
-/// do not leave without the business rows. Oracle: the rows, and every error.
+/// are not stored without the business rows. Oracle: the rows, and every error.
 async fn a_transaction_that_was_ended_in_sql_stores_no_staged_message<DB: TestDialect>(db: &Database<DB>) {
     db.run("CREATE TABLE business (n integer PRIMARY KEY)").await;
     let known = MessageId::new();

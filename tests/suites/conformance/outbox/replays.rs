@@ -57,9 +57,9 @@ impl Scene {
     }
 }
 
-/// Goal: a replay sends what its plan has counted. A parked message that leaves in between is not
-/// sent, and does not hide that a planned one was removed. Oracle: the broker's log, and the
-/// report.
+/// Goal: a replay sends the messages that its plan has counted. A parked message that is published
+/// in between is not sent, and does not hide that a planned one was removed. Oracle: the broker's
+/// log, and the report.
 async fn a_message_that_leaves_after_the_plan_is_not_sent<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(10)).await;
     let mut main = Relay::new(db, &relay()).await;

@@ -160,9 +160,9 @@ async fn a_row_of_another_transaction_is_refused_where_a_relay_reads(db: &Databa
     assert_eq!(keys(&follower.all().await), ["copied-0", "copied-1", "outer", "inner"]);
 }
 
-/// Goal: tools that replicate rows get none past a relay, and nobody turns the check off unnoticed.
-/// Oracle: the refusal in a session that is a replica; what the doctor finds once the trigger does
-/// not fire, fires in usual sessions only, or is gone.
+/// Goal: tools that replicate rows cannot bypass a relay, and disabling the check does not go
+/// unnoticed. Oracle: the refusal in a session that is a replica; what the doctor finds once the
+/// trigger does not fire, fires in usual sessions only, or is gone.
 async fn no_switch_of_a_session_lets_a_row_of_another_transaction_in(db: &Database<Postgres>) {
     let (_store, _, mut follower) = after_ten(db).await;
     let mut replica = db.admin.begin().await.unwrap();
@@ -228,8 +228,8 @@ async fn no_relay_begins_while_rows_are_restored(db: &Database<Postgres>) {
     assert_eq!(read_anew(db).await, ["copied-0", "copied-1"]);
 }
 
-/// Goal: a row of its own transaction leaves even if it brings an id that relays have passed.
-/// Oracle: what is read at the next grant.
+/// Goal: a row of its own transaction is published even if it has an id that relays have passed.
+/// Oracle: the rows that are read at the next grant.
 async fn a_row_that_brings_an_id_which_was_passed_is_read(db: &Database<Postgres>) {
     let (checkpoint_store, _, follower) = after_ten(db).await;
     db.run("DELETE FROM outbox_message WHERE id = 3").await;

@@ -58,7 +58,7 @@ const AT_ONCE: Duration = Duration::ZERO;
 const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(super) fn open<DB: TestDialect>(db: &Database<DB>) -> Arc<dyn LogRetention> {
-    // Each call connects anew, and the connect time on a busy machine is not under test.
+    // Each call connects again, and the connect time on a busy machine is not under test.
     let options = LogOptions::default().connect_timeout(TTL);
     retention::open(db.relay_url().as_str(), source(), options).unwrap()
 }
@@ -336,7 +336,7 @@ async fn an_id_that_is_ahead_of_the_clock_hides_nothing<DB: TestDialect>(db: &Da
 
 /// Goal: a row with a time far ahead, from plain SQL or a wrong clock, is kept no longer than
 /// others. Oracle: the remaining rows. When the id is ahead as well, the next row shows the age.
-/// Its id puts that row into a segment that retention looks at first.
+/// Its id puts that row into a segment that retention examines first.
 async fn a_time_that_lies_ahead_keeps_no_history<DB: TestDialect>(db: &Database<DB>) {
     const AHEAD: &str = "0f90b5a2-0000-7000-8000-000000000001";
     const OF_THE_FIRST_SEGMENT: &str = "01908000-0000-7000-8000-000000000002";
@@ -399,7 +399,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     main.pass(&[ExceptionChange::Resolve(entry.id)]).await;
     let id = [uuid::Uuid::parse_str(&entry.message_id()).unwrap()];
     let stage = async || rows(db).await.find(&id).await.unwrap().remove(0).stage;
-    // As the history of the message and a list for a replay show it.
+    // The queries of a message's history and of a replay.
     let is_discarded = async || {
         let found = entries.find(&relay(), EntryRef::Id(entry.id)).await.unwrap().remove(0);
         let extent = entries.extent(&relay()).await.unwrap();

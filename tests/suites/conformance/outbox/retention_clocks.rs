@@ -53,8 +53,8 @@ async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks(db: &Databa
     assert_eq!(db.rows().await, 0);
 }
 
-/// Goal: a row that says that it was enqueued long ago, for example one that was moved from another
-/// table, removes nothing that is young. Oracle: the rows.
+/// Goal: a row with an old enqueue time, for example one that was moved from another table, does
+/// not remove newer rows. Oracle: the rows.
 async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect>(db: &Database<DB>) {
     let retention = open(db);
     db.enqueue(messages(3)).await;

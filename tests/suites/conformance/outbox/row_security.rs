@@ -151,7 +151,7 @@ async fn tables_without_a_schema_follow_their_renamed_one(db: &Database<Postgres
     admin.close().await.unwrap();
 }
 
-/// Goal: names that need quotes, and sessions that quote every name, are no fault, and a repair
+/// Goal: names that need quotes, and sessions that quote every name, are not errors, and a repair
 /// leaves the schemas of extensions in the `search_path` of a function. Oracle: the checks; the
 /// stored setting; a message from a session without a `search_path`.
 async fn a_renamed_schema_may_have_any_name_and_keeps_the_others_of_a_search_path(db: &Database<Postgres>) {

@@ -437,7 +437,7 @@ async fn no_utf8<DB: TestDialect>(db: &Database<DB>, text: impl Fn(&str) -> Stri
     assert_eq!(log.lag(&relay()).await.unwrap().len(), 2, "two topics");
     let listed = admin.list(&relay(), ExceptionState::Retrying, EntryId(0), 100).await.unwrap();
     assert_eq!(listed.len(), due.len());
-    // The relay has carried out a discard of each: what is left of them are their rows.
+    // The relay has carried out a discard of each: only their rows are left.
     db.run("DELETE FROM outbox_parked").await;
     db.run("DELETE FROM outbox_exception").await;
     db.run(

@@ -1,4 +1,4 @@
-//! Searches through the log: what they find, how far one step goes, and the story of one message.
+//! Searches through the log: what they find, how far one step goes, and the history of one message.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -65,8 +65,8 @@ fn found(results: &[SearchResult]) -> Vec<(i64, MessageState)> {
 }
 
 /// Goal: an operator finds a message although it has long been published, and sees its state.
-/// Oracle: the ids and keys that were written, and what was decided about some of them; each slice
-/// of the result.
+/// Oracle: the ids and keys that were written, and the decisions about some of them; each slice of
+/// the result.
 async fn a_search_lists_each_match_once_with_its_state_newest_first<DB: TestDialect>(db: &Database<DB>) {
     const COUNT: i32 = 300;
     let of_key = |n: i32| NewMessage::new(["orders", "bills"][n as usize % 2]).key(format!("key-{}", n % 5));
@@ -170,8 +170,8 @@ async fn a_header_is_compared_exactly<DB: TestDialect>(db: &Database<DB>) {
     places.close().await;
 }
 
-/// Goal: a search of a log of any length reads a few thousand rows at a time, and says how far it
-/// came. Oracle: the rows of each step; the two matches at the ends of the log.
+/// Goal: a search of a log of any length reads a few thousand rows at a time, and reports how far
+/// it came. Oracle: the rows of each step; the two matches at the ends of the log.
 async fn one_step_of_a_search_looks_at_a_bounded_part_of_the_log<DB: TestDialect>(db: &Database<DB>) {
     const COUNT: i64 = 25_000;
     let payload = if DB::BACKEND == Backend::Postgres { "'\\x00'" } else { "x'00'" };
@@ -231,8 +231,8 @@ async fn listed(places: &Places, asked: Search) -> Vec<i64> {
     result.messages.iter().map(|message| message.id).collect()
 }
 
-/// Goal: an operator looks at the time of an incident without going through all that came later.
-/// Oracle: the ids of messages with known times.
+/// Goal: an operator searches the time of an incident without reading everything later. Oracle: the
+/// ids of messages with known times.
 async fn a_search_begins_at_a_time_or_a_position<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(3)).await;
     let places = places(db);
@@ -260,7 +260,7 @@ async fn a_database_that_is_away_is_named_and_hides_no_other<DB: TestDialect>(db
     let none = Search { key: Some("none".into()), ..asked.clone() };
     let result = search(&both, &viewer(), &none).await.unwrap();
     assert_eq!(result.none_text(), "nothing was found, but not every database answered");
-    // A position says nothing about another log.
+    // A position is meaningless in another log.
     let refused = search(&both, &viewer(), &Search { below: Some(9), ..asked }).await.unwrap_err();
     assert!(refused.to_string().contains("belongs to one pipeline"), "{refused}");
     both.close().await;
@@ -287,8 +287,8 @@ pub(super) async fn told(places: &Places, id: &str) -> Story {
     story(places, &viewer(), &id.parse().unwrap()).await.unwrap()
 }
 
-/// Goal: the story of a message is not filled with consumers that never get it. Oracle: consumers
-/// of its pipeline, of another one, and of another topic; what each of them knows.
+/// Goal: the history of a message does not list consumers that never get it. Oracle: consumers of
+/// its pipeline, of another one, and of another topic, and the knowledge of each.
 async fn a_story_names_the_consumers_of_its_own_pipeline_only<DB: TestDialect>(db: &Database<DB>) {
     let mut admin = db.admin.acquire().await.unwrap();
     Migrator::<DB>::new(Line::Inbox).up(&mut admin).await.unwrap();

@@ -51,7 +51,7 @@ async fn lead(store: &mut Box<dyn CheckpointStore>) -> Result<(i64, Cursor), Fai
 
 /// A query on the log, run by the relay or by an operator.
 enum Look {
-    /// No query, to see how the transactions conflict by themselves.
+    /// No query, to see whether the transactions conflict without one.
     Nothing,
     Poll(Box<dyn LogReader>, Cursor),
     Status(std::sync::Arc<dyn LogAdmin>),

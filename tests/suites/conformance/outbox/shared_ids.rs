@@ -37,7 +37,7 @@ cases! { "outbox/shared_ids":
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Returns messages that were made days ago, so that their rows are in another segment.
+/// Returns messages with ids from days ago, so that their rows are in another segment.
 pub(super) fn made_ago(days: u32, range: std::ops::Range<i32>) -> impl Iterator<Item = NewMessage> + Send {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let made = (now - DAY * days).as_millis();

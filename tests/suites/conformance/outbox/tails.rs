@@ -1,4 +1,4 @@
-//! Following a log: what one look returns.
+//! Following a log: the result of one query.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,9 +33,9 @@ fn ids(lines: &[TailLine]) -> Vec<i64> {
 }
 
 /// Goal: following a log costs the memory of one batch, however far the relay has come since the
-/// last look, and misses nothing. Oracle: the number of messages that each look returns, and the
-/// bytes of their payloads; the ids of all looks together; and a message that was parked in the
-/// first batch and has left since.
+/// last query, and misses nothing. Oracle: the number of messages that each query returns, and the
+/// bytes of their payloads; the ids of all queries together; and a message that was parked in the
+/// first batch and has been published since.
 async fn what_one_look_returns_is_bounded_however_much_was_passed<DB: TestDialect>(db: &Database<DB>) {
     const PASSED: i32 = 2_500;
     let mut main = Relay::new(db, &relay()).await;

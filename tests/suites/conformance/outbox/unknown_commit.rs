@@ -145,9 +145,9 @@ async fn a_commit_that_never_arrived_is_run_again(db: &Database<Postgres>) {
     pool.close().await;
 }
 
-/// Goal: a pooler commits, loses its server and answers with an error of its own: this is not
-/// reported as a rollback, and the work does not happen twice. Oracle: the runs, the rows, and the
-/// error of a caller with its own transaction.
+/// Goal: a pooler commits, loses its server and answers with its own error: this is not reported as
+/// a rollback, and the work does not happen twice. Oracle: the runs, the rows, and the error of a
+/// caller with its own transaction.
 async fn an_error_of_a_pooler_does_not_prove_a_rollback(db: &Database<Postgres>) {
     let (pool, left) = cut_pool(db, Cut::Denied, 1).await;
     let runs = Arc::new(AtomicUsize::new(0));

@@ -1,5 +1,5 @@
 //! A database that keeps a relay waiting although it answers: no room for a second session, and
-//! tables that somebody else has locked.
+//! tables that another session has locked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -46,7 +46,7 @@ async fn a_relay_with_one_session_leads_nowhere_and_keeps_nobody_out(db: &Databa
     let url = db.relay_url();
     let url = format!("postgres://{user}:p@{}", url.rsplit_once('@').unwrap().1);
     let log = outbox_log::open(url.as_str(), source(), LogOptions::default()).unwrap();
-    let waiting = Waiting::until_it_says(log, "needs 2 to lead").await;
+    let waiting = Waiting::until_it_says(log, "needs 2 sessions to lead").await;
     let (lease, _) = granted(&mut db.checkpoint_store("another").await).await;
     assert_eq!(lease.epoch, 1);
     waiting.end().await;

@@ -1,4 +1,4 @@
-//! Rows that are too large stay in the server: the bytes that each reader gets from it.
+//! The bytes that each reader gets from the server: rows that are too large are not sent.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Rights that a role lacks, and parts of tables that are gone: both hide what is there.
+//! Rights that a role lacks, and missing parts of tables: both hide rows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -83,7 +83,7 @@ async fn an_unlogged_segment_keeps_nobody_from_opening(db: &Database<Postgres>) 
     .fetch_one(&mut owner)
     .await
     .unwrap();
-    // A service may choose such a name for a table of its own.
+    // A service may choose such a name for its own table.
     db.run("CREATE UNLOGGED TABLE saga_scratch (id int)").await;
     db.run("ALTER TABLE outbox_message_2 SET UNLOGGED").await;
     db.run(&format!("ALTER TABLE {day} SET UNLOGGED")).await;

@@ -1,4 +1,4 @@
-//! An application with a login of its own, the page below a prefix, and a browser that sends forms.
+//! An application with its own login, the page below a prefix, and a browser that submits forms.
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub(super) const HOST: &str = "shop.example:8443";
 /// The header in which this application's login finds its user.
 const LOGIN: &str = "x-login";
 
-/// The user, whom the login of the application leaves in a request.
+/// The user, set by the application's login in a request.
 #[derive(Clone)]
 struct User {
     name: String,

@@ -171,7 +171,7 @@ where
         };
         assert_eq!(answer.status(), expected, "{address}");
     }
-    // No login is there, and outside the prefix is nothing.
+    // There is no login page, and nothing outside the prefix.
     for path in ["/login", "/login.css", "/logout"] {
         assert_eq!(ann.get(&below(path)).await?.status, StatusCode::NOT_FOUND, "{path}");
         assert_eq!(ann.post(&below(path), &[]).await?.status, StatusCode::FORBIDDEN, "{path}");
@@ -237,14 +237,14 @@ where
     let seen = eve.get(&below("/dead")).await?;
     assert!(seen.body.contains(TOPIC) && seen.body.contains(EVE), "{}", seen.body);
     assert_eq!(seen.forms(), [0, 0]);
-    // Even with a token: a form of this browser that says so belongs to an operator.
+    // Even with a token, because a form of this browser with this name belongs to an operator.
     let mut shared = Browser::new(&application, ANN);
     let of_ann = shared.get(&below("/dead")).await?.field("form_token")?.to_owned();
     shared.becomes(EVE);
     let refused = requeue(&shared, &of_ann).await?.0;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
     assert!(refused.body.contains("for another user; nothing was changed"), "{}", refused.body);
-    // The name alone makes no operator.
+    // The name alone does not make an operator.
     shared.becomes("ann@shop.example");
     let refused = requeue(&shared, &of_ann).await?.0;
     assert_eq!(refused.status, StatusCode::FORBIDDEN);
@@ -273,8 +273,8 @@ where
     service.end().await
 }
 
-/// Goal: neither another site nor another page of the application's site sends a form. Oracle: the
-/// answers, and an audit without a line.
+/// Goal: neither another site nor another page of the application's site can submit a form. Oracle:
+/// the answers, and an empty audit.
 async fn only_forms_of_the_page_change_something<DB: Dialect>(stage: Stage) -> Outcome
 where
     for<'a> Address: From<&'a Pool<DB>>,
@@ -326,8 +326,8 @@ where
     service.end().await
 }
 
-/// Goal: what a client sends decides neither where the page is nor who asks. Oracle: the answers
-/// are those of a request without these headers.
+/// Goal: headers of a client determine neither the location of the page nor the user. Oracle: the
+/// answers are those of a request without these headers.
 async fn no_header_moves_the_page_or_gives_a_right<DB: Dialect>(stage: Stage) -> Outcome
 where
     for<'a> Address: From<&'a Pool<DB>>,
@@ -377,8 +377,8 @@ where
     service.end().await
 }
 
-/// Goal: an application can stop, in any order. Oracle: the stream of events ends, the page goes on
-/// to answer, and nothing of it is left once it is dropped.
+/// Goal: an application can stop, in any order. Oracle: the stream of events ends, the page still
+/// answers, and nothing of it remains once it is dropped.
 async fn the_page_ends_with_its_relay_and_lives_without_it<DB: Dialect>(stage: Stage) -> Outcome
 where
     for<'a> Address: From<&'a Pool<DB>>,

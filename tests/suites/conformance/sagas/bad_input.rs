@@ -19,7 +19,7 @@ saga_cases! { "saga/bad_input":
 /// Runs one saga until it is stuck. Returns the error.
 async fn stuck_with<DB: Tables>(db: &Database<DB>, builder: SagasBuilder<DB>, input: i64) -> String {
     let sagas = builder.open().await.unwrap();
-    // It may be there, left by other code.
+    // It may exist, written by other code.
     let _ = started(db, &sagas, "a", input).await;
     let worker = Worker::of(&sagas);
     let told = stuck(&sagas, "a").await;

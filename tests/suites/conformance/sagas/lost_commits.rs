@@ -1,5 +1,5 @@
-//! Commits of a worker that a crash of the database, or the promotion of a standby that lagged,
-//! takes back while the worker goes on.
+//! Commits of a worker that a crash of the database, or the promotion of a lagging standby, reverts
+//! while the worker continues.
 
 use super::workers::{by, paused_at};
 use super::*;
@@ -10,7 +10,7 @@ saga_cases! { "saga/lost_commits":
     an_undo_is_not_recorded_when_its_decision_was_taken_back,
 }
 
-/// Goal: a worker whose claim was taken back neither changes nor releases the saga of the next
+/// Goal: a worker whose claim was reverted neither changes nor releases the saga of the next
 /// worker, whose claim has the same epoch. Oracle: the effects, while the next worker has not begun
 /// its step, and after it.
 async fn a_claim_that_was_taken_back_is_not_the_next_one<DB: Tables>(db: Database<DB>) {
@@ -40,8 +40,8 @@ async fn a_claim_that_was_taken_back_is_not_the_next_one<DB: Tables>(db: Databas
     assert_eq!(effects(&db).await, ["one by the next"]);
 }
 
-/// Goal: when the decision to undo is taken back while a call is undone, the saga does not run on
-/// with the undo on record. Oracle: the undo is made again, after the saga has stopped again.
+/// Goal: if the decision to undo is reverted while a call is undone, the saga does not continue
+/// with the undo on record. Oracle: the undo is repeated after the saga has stopped again.
 async fn an_undo_is_not_recorded_when_its_decision_was_taken_back<DB: Tables>(db: Database<DB>) {
     let bank = Bank::default();
     let here = bank.clone();

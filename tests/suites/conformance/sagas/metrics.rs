@@ -13,7 +13,7 @@ saga_cases! { "saga/metrics":
 /// The metric that a worker records once a minute.
 const OVERDUE: &str = "saga_overdue_seconds";
 
-/// Runs a saga that finishes and one that comes to need an operator. Returns a worker that goes on.
+/// Runs a saga that finishes and one that becomes stuck. Returns a worker that continues.
 async fn run_both<DB: Tables>(db: &Database<DB>) -> Worker {
     let sagas = sagas(db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, is_undone: i64| {

@@ -98,16 +98,16 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The changes that tests make to the tables, in the SQL of each database.
 trait Tables: Dialect {
-    /// Makes every turn, lease and timer due. Timers come first, as a worker may poll in between.
+    /// Makes every saga, lease and timer due. Timers come first, as a worker may poll in between.
     /// The rows of sagas are locked before those of their steps, in the order of workers; otherwise
     /// there could be deadlocks.
     const NOW: &str;
     const EFFECTS: &str;
     /// Moves the end of every saga a year back.
     const AGE: &str;
-    /// Moves the next turn of every saga two days ahead, as a clock that was wrong has set it.
+    /// Moves the next run of every saga two days ahead, as a wrong clock would.
     const AHEAD: &str;
-    /// Moves the next turn of every saga four hours ahead.
+    /// Moves the next run of every saga four hours ahead.
     const HOURS_AHEAD: &str;
     /// Writes an effect.
     fn apply(
@@ -138,7 +138,7 @@ impl Tables for Sqlite {
     const HOURS_AHEAD: &str = "UPDATE saga SET wake_at = wake_at + 14400000000";
 }
 
-/// Runs a case on a database of its own.
+/// Runs a case on its own database.
 fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
 where
     DB: Tables,
@@ -171,12 +171,12 @@ fn id(id: &str) -> SagaId {
     SagaId::new("checkout", id).unwrap()
 }
 
-/// Starts a new saga of the type `checkout` in a transaction of its own.
+/// Starts a new saga of the type `checkout` in a separate transaction.
 async fn start<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) {
     assert_eq!(started(db, sagas, id, input).await, Started::Started);
 }
 
-/// Starts a saga of the type `checkout` in a transaction of its own, unless it is there.
+/// Starts a saga of the type `checkout` in a separate transaction, unless it exists.
 async fn started<DB: Tables>(db: &Database<DB>, sagas: &Sagas<DB>, id: &str, input: i64) -> Started {
     let mut tx = Outbox::new().begin(&db.service).await.unwrap();
     let started = sagas.start(&mut tx, "checkout", id, &input).await.unwrap();

@@ -102,7 +102,7 @@ async fn a_saga_of_a_worker_from_a_clock_that_was_days_ahead_is_cancelled<DB: Ta
     worker.stop().await;
 }
 
-/// Runs a saga and cancels it when its worker comes to this place.
+/// Runs a saga and cancels it when its worker reaches this point.
 async fn cancelled_at<DB: Tables>(db: &Database<DB>, place: &'static str) -> Sagas<DB> {
     let operator = operator(db).await;
     let cancelled = Counter::default();
@@ -238,7 +238,7 @@ async fn a_step_of_any_kind_is_given_a_result_before_it_began<DB: Tables>(db: Da
     worker.stop().await;
 }
 
-/// Otherwise the saga would continue, and repeat by itself what the operator did by hand.
+/// Otherwise the saga would continue, and repeat what the operator did by hand.
 async fn a_misspelt_step_is_not_given_a_result<DB: Tables>(db: Database<DB>) {
     let (sagas, worker) = begun(&db, failing(&db, Counter::default(), 3), 0).await;
     stuck(&sagas, "a").await;
@@ -327,8 +327,8 @@ async fn decisions_are_noted_and_refused_where_they_do_not_apply<DB: Tables>(db:
     assert_eq!(operator.decisions(some()).await.unwrap().len(), 1);
 }
 
-/// Two operators have seen the same stuck saga. The one that decides second would decide about a
-/// different state, in which the decision means something else.
+/// Two operators have seen the same stuck saga. The second one would decide about a different
+/// state, in which the decision has a different meaning.
 async fn of_two_decisions_about_one_sight_one_counts<DB: Tables>(db: Database<DB>) {
     const SAGAS: usize = 20;
     let sagas = failing(&db, Counter::default(), u32::MAX).open().await.unwrap();

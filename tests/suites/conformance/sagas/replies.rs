@@ -95,7 +95,7 @@ async fn a_reply_that_comes_before_the_saga_waits_is_kept<DB: Tables>(db: Databa
 }
 
 /// Starts a saga that gets a reply after its worker has read the mailbox and before the worker lets
-/// it wait. At that moment the saga is about to send its request.
+/// it wait. At that time the saga is about to send its request.
 async fn replied_in_hand<DB: Tables>(db: &Database<DB>, step: &'static str) -> Sagas<DB> {
     let inner: Arc<Mutex<Option<Sagas<DB>>>> = Arc::default();
     let (there, shared) = (db.clone(), Arc::clone(&inner));

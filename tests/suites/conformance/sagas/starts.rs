@@ -226,8 +226,9 @@ async fn a_failed_start_makes_commit_refuse<DB: Tables>(db: Database<DB>) {
     assert_eq!(db.integer("SELECT count(*) FROM saga").await.unwrap(), 1);
 }
 
-/// Goal: what maintenance asks every minute does not read a backlog without end. Oracle: the counts
-/// of two versions, one of which has more sagas than are counted, and the longest wait of it.
+/// Goal: the queries of maintenance, once a minute, read only a bounded part of a backlog. Oracle:
+/// the counts of two versions, one of which has more sagas than are counted, and the longest wait
+/// of it.
 async fn overdue_sagas_are_counted_up_to_a_bound<DB: Tables>(db: Database<DB>) {
     let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
     let ago = |hours: i64| {

@@ -147,7 +147,7 @@ async fn a_step_that_always_loses_a_conflict_is_counted_and_then_stuck<DB: Table
     });
     let (sagas, worker) = begun(&db, code, 0).await;
     let told = stuck(&sagas, "a").await;
-    assert!(told.contains("hot") && told.contains("lost against other transactions"), "{told}");
+    assert!(told.contains("hot") && told.contains("conflicted with other transactions"), "{told}");
     worker.stop().await;
     let saga = show(&sagas, "a").await.0;
     assert_eq!((saga.outline.attempts, saga.outline.waits_for.as_deref(), tries.get()), (1, Some("hot"), 20));

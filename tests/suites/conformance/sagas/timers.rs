@@ -92,8 +92,8 @@ async fn a_pause_that_is_woken_too_early_waits_on<DB: Tables>(db: Database<DB>) 
 }
 
 /// Goal: sagas that started, failed or lost their worker while the server's clock was days ahead
-/// continue once the clock is right, and no other saga wakes early. Oracle: what is due after a
-/// pass.
+/// continue once the clock is right, and no other saga wakes early. Oracle: the sagas that are due
+/// after a pass.
 async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Database<DB>) {
     let sagas = sagas(&db)
         .saga("checkout", 1, async move |saga: &mut Run<DB>, is_long: i64| {
@@ -130,7 +130,7 @@ async fn sagas_that_a_clock_ahead_has_postponed_are_woken<DB: Tables>(db: Databa
 }
 
 /// Goal: a saga that failed in a process with longer pauses is not retried early by a process with
-/// shorter ones, and is still woken when a clock was ahead. Oracle: what a pass wakes.
+/// shorter ones, and is still woken when a clock was ahead. Oracle: the sagas that a pass wakes.
 async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
     let mut options = fast();
     options.attempts_max = 1_000_000;

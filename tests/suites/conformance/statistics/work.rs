@@ -32,7 +32,7 @@ async fn applied(tx: &mut Tx<Postgres>, message: &Message) -> Result<(), Handler
     Ok(())
 }
 
-/// Gives a consumer that holds keys fresh messages, copies, messages of held keys, and bad ones.
+/// Gives a consumer that holds keys new messages, copies, messages of held keys, and invalid ones.
 /// Operators then inspect the dead letters and decide about them.
 pub(super) async fn consumes(inbox: &Inbox<Postgres>) -> Outcome {
     let (broker, topic) = (Broker::new(), Topic::new("orders")?);

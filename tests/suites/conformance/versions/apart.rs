@@ -72,9 +72,9 @@ async fn ten_on_sqlite(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: limits of a role that are meant for its services end no migration, which takes as long as
-/// a table is large. Oracle: a migration that waits for another one longer than the role's limits
-/// allow is applied.
+/// Goal: limits of a role that are meant for its services end no migration, whose duration depends
+/// on the size of a table. Oracle: a migration that waits for another one longer than the role's
+/// limits allow is applied.
 async fn a_limited_role(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let mut other = PgConnection::connect(&db.url).await?;
@@ -112,9 +112,9 @@ async fn a_limited_role(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a statement of a migration may take as long as its table is large, but the locks of a
-/// migrator that is gone are released. Oracle: the limits that a migration finds, with and without
-/// those of its role.
+/// Goal: a statement of a migration may take any time, but the locks of a migrator that has
+/// disappeared are released. Oracle: the limits that a migration finds, with and without those of
+/// its role.
 async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     for limits in ["SET statement_timeout = '1s'; SET idle_in_transaction_session_timeout = '1s'", "SELECT 1"]
     {
@@ -130,7 +130,7 @@ async fn only_an_idle_transaction(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a migrator that waits for another one names it, and does not wait for ever. Oracle: the
+/// Goal: a migrator that waits for another one names it, and does not wait forever. Oracle: the
 /// error names process, application and the wait; nothing is applied, and the connection can be
 /// used again, inside a transaction of the caller as well.
 async fn the_holder_is_named(stage: Stage) -> Outcome {
@@ -160,7 +160,7 @@ async fn the_holder_is_named(stage: Stage) -> Outcome {
 }
 
 /// Goal: a script that an administrator runs by hand waits for another migration, names it, and
-/// does not wait for ever. Oracle: the error names process, application and the wait, and it is one
+/// does not wait forever. Oracle: the error names process, application and the wait, and it is one
 /// of locks; nothing is applied, and the script succeeds once the other one has ended, also during
 /// its wait.
 async fn a_script_waits_its_time(stage: Stage) -> Outcome {

@@ -1,5 +1,5 @@
 //! `relay doctor`: each check fails on real servers, with the measured value and the remedy, and
-//! the exit code says whether something must be changed.
+//! the exit code shows whether something must be changed.
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
@@ -41,7 +41,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("doctor/what_is_wrong_in_sqs_is_told/postgres/sqs", &sqs, what_is_wrong_in_sqs),
         trial("doctor/a_broker_that_is_away_can_pass_by_itself/sqlite", &[], a_broker_that_is_away),
     ];
-    // This case needs a server of its own.
+    // This case needs its own server.
     let private = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
     trials.extend(at_night(vec![trial("doctor/a_pooler_is_named/private/kafka", &private, behind_a_pooler)]));
     trials

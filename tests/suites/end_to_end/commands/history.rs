@@ -75,7 +75,7 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a relay that is gone for good can be forgotten, so that it holds nothing back. A leading
+/// Goal: a relay that will not return can be forgotten, so that it holds nothing back. A leading
 /// relay cannot be forgotten. Oracle: exit codes; the relay's row; the audit.
 pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;

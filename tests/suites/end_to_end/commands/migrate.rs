@@ -97,7 +97,7 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
     Ran::on(&url(&database), &["migrate", "status"]).await?.done()?;
     let all = Ran::of(&["migrate", "sql", "--dialect", &dialect]).await?.done()?;
     let named = Ran::on(&url(&database), &["migrate", "sql"]).await?.done()?;
-    // When nothing is missing a comment says so, and the script is the same.
+    // If nothing is missing, a comment states this, and the script is the same.
     let (comment, script) = named.out.split_once("\n\n").ok_or("no comment")?;
     assert!(comment.starts_with("-- ") && comment.contains("is up to date"), "{comment}");
     assert_eq!(all.out, script);

@@ -11,7 +11,7 @@ use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers};
 
 use super::Ran;
 
-/// Goal: a run ends by itself when everything has been published, and leaves messages that are due
+/// Goal: a run ends on its own when everything has been published, and leaves messages that are due
 /// later. Oracle: exit code 0 without messages, with a hundred messages and with a scheduled
 /// message; the records, read with a plain client; the lease is released.
 pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
@@ -39,9 +39,9 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
     Ok(())
 }
 
-/// Goal: a run that cannot lead until an operator acts ends, and says what is needed. It waits only
-/// for problems that can resolve themselves. Oracle: its exit code and its log, without the right
-/// to take the lease.
+/// Goal: a run that cannot lead until an operator acts ends, and reports what is needed. It waits
+/// only for temporary problems. Oracle: its exit code and its log, without the right to take the
+/// lease.
 pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
@@ -54,8 +54,9 @@ pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outc
     Ok(())
 }
 
-/// Goal: a run whose last messages wait for an operator ends, and says so. If a signal ends a run
-/// earlier, the run does not report success. Oracle: exit codes and the log, with a missing queue.
+/// Goal: a run whose last messages wait for an operator ends, and reports this. If a signal ends a
+/// run earlier, the run does not report success. Oracle: exit codes and the log, with a missing
+/// queue.
 pub(super) async fn a_run_ends_when_a_queue_is_missing(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
     let url = workload.database.relay_url()?;

@@ -24,8 +24,8 @@ pub(crate) async fn refusal(config: &Config) -> Result<Value, Failure> {
     Ok(ran.json()?[0]["broker_error"].clone())
 }
 
-/// Goal: the status, the page and a message's story tell an operator why nothing is published: the
-/// broker's error, its start, and the remedy. Oracle: a broker's port with no listener.
+/// Goal: the status, the page and a message's history show an operator why nothing is published:
+/// the broker's error, its start, and the remedy. Oracle: a broker's port with no listener.
 async fn away(stage: Stage) -> Outcome {
     let database = Database::<Sqlite>::migrated(&stage).await?;
     let section = "[pipeline.rabbitmq]\nurl = \"amqp://guest:s3cret@127.0.0.1:1\"\n";

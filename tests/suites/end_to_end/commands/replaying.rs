@@ -162,13 +162,13 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     scene.steer("resume").await?;
     assert_eq!(scene.records(2).await?.len(), 2, "one message, twice");
 
-    // Its copy is still parked, but its row is gone from the log, so it cannot be replayed.
+    // Its copy is still parked, but its row is no longer in the log, so it cannot be replayed.
     scene.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {}", ids[1])).await?;
     scene.replay(&["--id", &ids[1]]).await?.refused(2, &[&ids[1], "no longer in the log"])?;
     Ok(())
 }
 
-/// Goal: a pause that is set while a replay runs stops it, and the replay says how to continue.
+/// Goal: a pause that is set while a replay runs stops it, and the replay reports how to continue.
 /// Oracle: the exit code, the log, and the topic, which does not grow afterwards.
 pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
@@ -257,7 +257,7 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
 
 /// Goal: a replay that is killed in the middle can be repeated without loss, beside a running
 /// relay. A replay that is stopped by a signal reports where to continue. Oracle: the topic has
-/// every message at least twice; the effects are there once and in order; the output says how to
+/// every message at least twice; each effect happened once and in order; the output states how to
 /// continue, and that works.
 pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     stage: Stage,
@@ -290,7 +290,7 @@ pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
     stopped.signal("TERM").await?;
     assert_eq!(stopped.ended().await?.code(), Some(3));
     let told = stopped.log()?;
-    assert!(told.contains("it was stopped"), "{told}");
+    assert!(told.contains("the replay was stopped"), "{told}");
     let (_, next) = told.split_once("continue with --from-id ").ok_or(told.clone())?;
     let next: String = next.chars().take_while(char::is_ascii_digit).collect();
     let rest = scene.replayed(&["--from-id", &next]).await?;

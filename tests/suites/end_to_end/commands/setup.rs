@@ -123,7 +123,7 @@ async fn default_places(_: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: help is where people look for it. Oracle: a manual page for a command and its subcommands;
+/// Goal: help is where users expect it. Oracle: a manual page for a command and its subcommands;
 /// completion scripts for three shells name them.
 async fn man_pages(stage: Stage) -> Outcome {
     let folder = stage.folder().join("man");

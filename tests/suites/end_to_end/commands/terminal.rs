@@ -81,7 +81,7 @@ pub(super) async fn a_tail_outlives_outages_of_its_database(stage: Stage) -> Out
         &config(&behind)?,
         &["tail", "--limit", "2", "--output", "json"],
     )?;
-    tail.tells("; waiting for it").await?;
+    tail.tells("; waiting until it does").await?;
     way.heal();
     tail.tells("messages that the relay publishes or parks from now on").await?;
     workload.place("first").await?;
@@ -101,7 +101,7 @@ pub(super) async fn a_tail_outlives_outages_of_its_database(stage: Stage) -> Out
 /// Waits until the tail has reported its second outage.
 async fn waits_again(tail: &RelayProcess) -> Result<(), Failure> {
     tests::eventually("the second outage", || async {
-        Ok((tail.log()?.matches("; waiting for it").count() == 2).then_some(()))
+        Ok((tail.log()?.matches("; waiting until it does").count() == 2).then_some(()))
     })
     .await
 }

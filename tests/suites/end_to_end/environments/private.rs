@@ -36,7 +36,7 @@ async fn set_read_only(cluster: &Cluster, value: &str) -> Outcome {
 
 /// Goal: a server's sessions become read-only, as on a primary that is about to be demoted, or in a
 /// cloud when the disk is full. Nothing is lost, no message or saga loses an attempt, and all
-/// continue by themselves once the server accepts writes again. Oracle: the server's own refusals,
+/// continue automatically once the server accepts writes again. Oracle: the server's own refusals,
 /// the checker, no dead letter and no stuck saga, `relay verify`.
 async fn read_only(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
@@ -84,7 +84,7 @@ async fn read_only(stage: Stage) -> Outcome {
 }
 
 /// Goal: a primary stops and its standby is promoted at the same address. Everything that the
-/// standby has, published or not, is kept. Relay, consumer, keys and sagas continue by themselves,
+/// standby has, published or not, is kept. Relay, consumer, keys and sagas continue automatically,
 /// and the relay reports the promotion. Oracle: the checker on the contents of the promoted server,
 /// the relay's log, `relay status`, `relay verify`.
 async fn promoted(stage: Stage) -> Outcome {

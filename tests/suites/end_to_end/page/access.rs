@@ -1,5 +1,5 @@
-//! The page for people with impaired sight and people who use no mouse: by the rules of axe-core,
-//! in light and dark, on a screen and on a phone, and by keyboard.
+//! The page for users with impaired sight and users without a mouse: by the rules of axe-core, in
+//! light and dark, on a screen and on a phone, and by keyboard.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -113,9 +113,9 @@ async fn look_at(browser: &Browser, axe: &str, what: &str) -> Result<Vec<String>
     Ok(violations.iter().map(|it| format!("{what}: {}", it.as_str().unwrap_or_default())).collect())
 }
 
-/// Goal: everything can be reached and done without a mouse. Oracle: the tab key goes through
-/// everything that can be pressed or filled in, in the order of the page, and the focus is visible;
-/// a decision is made with keys alone.
+/// Goal: everything can be reached and done without a mouse. Oracle: the tab key reaches everything
+/// that can be pressed or filled in, in the order of the page, and the focus is visible; a decision
+/// is made with keys alone.
 pub(crate) async fn keyboard(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;

@@ -18,7 +18,7 @@ const COUNT: &str = "SELECT count(*) FROM outbox_audit";
 
 /// Goal: an operator sees what has happened, discards one cause, stops, and discards the rest.
 /// Oracle: the numbers on the pages, the audit, and the states of the messages; each message is
-/// decided about once, and one that dies after the confirmation is left alone.
+/// decided about once, and one that becomes dead after the confirmation is left alone.
 async fn many(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;
@@ -55,7 +55,7 @@ async fn many(stage: Stage) -> Outcome {
         Ok((!page.contains("<progress")).then_some(page))
     })
     .await?;
-    // A fast machine has decided before it was stopped.
+    // A fast machine may have finished the decision before it was stopped.
     assert_eq!(stopped.status == 303, running.body.contains("<progress"), "{}", stopped.body);
     assert!(ended.contains("of 70,000 messages discarded by"), "{ended}");
     let first = database.integer(COUNT).await?;
@@ -67,7 +67,7 @@ async fn many(stage: Stage) -> Outcome {
     assert_eq!((same, database.integer(COUNT).await?), (address, first), "one form is one decision");
 
     let asked = ann.post("/dead/confirm", &which).await?;
-    // The five that died later have this cause, too.
+    // The five that became dead later also have this cause.
     let left = 70_000 - first + 5;
     let form = [&which[..], &asked.decision()?, &[("reason", "the rest")]].concat();
     let (address, _) = ann.follow("/dead/decide", &form).await?;

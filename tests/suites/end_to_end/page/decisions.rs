@@ -22,7 +22,7 @@ const RIGHTS: &str = "GRANT SELECT (scope, operation, key, fingerprint, state, a
     TO outbox_test_relay; \
     GRANT INSERT, UPDATE (state, undo, result, ended_at, undone_at, error) ON saga_step TO outbox_test_relay";
 
-/// Keys whose holder is gone.
+/// Keys whose holder has disappeared.
 const STUCK_KEY: &str = "INSERT INTO idempotency_key (scope, operation, key, fingerprint, state, attempt, holder, lease_until, \
     claimed_at, expires_at) SELECT 'tenant-1', 'POST /charges', key, '\\x00', 'in_progress', 1, gen_random_uuid(), \
     now() - interval '1 minute', now() - interval '2 minutes', now() + interval '1 day' \

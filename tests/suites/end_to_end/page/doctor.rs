@@ -4,8 +4,8 @@ use tests::{Outcome, Stage, eventually};
 
 use super::{Served, USERS};
 
-/// Goal: an operator runs the doctor from the page, and everyone who may view sees what it found.
-/// Oracle: the page before and after, for an operator and for a viewer; the audit.
+/// Goal: an operator runs the doctor from the page, and all viewers see its findings. Oracle: the
+/// page before and after, for an operator and for a viewer; the audit.
 pub(crate) async fn run(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let (ann, eve) = (served.ann(), served.eve());

@@ -13,7 +13,7 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// Environment variable with the path of chromedriver, which finds its browser.
 const DRIVER: &str = "OUTBOX_CHROMEDRIVER";
-/// How often the driver is started, if it ends before it has told its port.
+/// Maximum starts of the driver, if it ends before it has reported its port.
 const DRIVER_ATTEMPTS: usize = 5;
 
 /// A browser. Dropping it kills the process.

@@ -1,5 +1,5 @@
 //! The overview at night: what is wrong, why, since when and what to do, on the first screen of a
-//! phone; and a page whose server has gone.
+//! phone; and a page whose server has stopped.
 
 use base64::Engine as _;
 use tests::{Failure, Outcome, Stage, eventually};
@@ -28,8 +28,8 @@ const FIRST: &str = "\
         if (box.height > 0 && box.bottom <= innerHeight) text += walker.currentNode.textContent + ' '; } \
     return text";
 
-/// Goal: somebody who is woken up sees on a phone which pipeline needs them, why, since when and
-/// what to press. Oracle: the text of the first screen, and the messages behind its link.
+/// Goal: an operator who is woken up sees on a phone which pipeline needs attention, why, since
+/// when and what to press. Oracle: the text of the first screen, and the messages behind its link.
 pub(crate) async fn phone(stage: Stage) -> Outcome {
     let served = Served::at_night(&stage).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
@@ -42,8 +42,8 @@ pub(crate) async fn phone(stage: Stage) -> Outcome {
     }
     let header = browser.run("return document.querySelector('.top').offsetHeight").await?;
     assert!(header.as_i64() <= Some(96), "the header takes {header} pixels");
-    // Worst first: an unavailable database comes before dead messages, and these before problems
-    // that pass by themselves.
+    // Worst first: an unavailable database comes before dead messages, and these before temporary
+    // problems.
     let heads = "return [...document.querySelectorAll('.sick h2')].map((it) => it.innerText.trim())";
     let heads = browser.run(heads).await?;
     let heads: Vec<&str> = heads.as_array().into_iter().flatten().filter_map(|it| it.as_str()).collect();
@@ -119,7 +119,7 @@ pub(crate) async fn looks(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: a page whose server has gone says so, and how old it is. Oracle: the banner, within
+/// Goal: a page whose server has stopped shows this, and how old it is. Oracle: the banner, within
 /// fifteen seconds.
 pub(crate) async fn gone(stage: Stage) -> Outcome {
     let served = Served::at_night(&stage).await?;

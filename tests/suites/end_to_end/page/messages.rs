@@ -17,9 +17,9 @@ impl Served {
     }
 }
 
-/// Goal: an operator who has an order number or another header's value finds its messages, the
-/// published ones as well, and comes from there to their stories. Oracle: the pages, and the ids in
-/// the database.
+/// Goal: an operator who has an order number or another header's value finds its messages,
+/// including published ones, and follows links to their histories. Oracle: the pages, and the ids
+/// in the database.
 pub(crate) async fn searched(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let topic = served.workload.topic.clone();
@@ -92,8 +92,8 @@ pub(crate) async fn searched(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: texts of producers steer neither the list nor a story. Oracle: the source of the pages,
-/// and the link from a held message to the one that stops it.
+/// Goal: texts of producers control neither the list nor a history. Oracle: the source of the
+/// pages, and the link from a held message to the one that stops it.
 pub(crate) async fn hostile(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let database = &served.workload.database;

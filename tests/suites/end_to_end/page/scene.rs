@@ -1,4 +1,4 @@
-//! A relay at three in the morning: one pipeline is well, one has 2,009 dead messages of three
+//! A relay at three in the morning: one pipeline is healthy, one has 2,009 dead messages of three
 //! causes, one holds 41 keys because an operator has paused a topic, and the database of one does
 //! not answer. A consumer has twelve dead letters.
 
@@ -62,7 +62,8 @@ impl Served {
         let pause = [("pipeline", "billing"), ("scope", "topic"), ("name", topic)];
         let pause = [&pause[..], &[("reason", "prices of May are not checked")]].concat();
         served.ann().post("/pause", &pause).await?;
-        // Relays look for pauses several times a second; what they read before leaves.
+        // Relays check for pauses several times a second; messages that they have already read are
+        // published.
         tokio::time::sleep(Duration::from_secs(2)).await;
         // The other relays publish them.
         served.workload.place_many(HELD, HELD).await?;

@@ -127,7 +127,7 @@ pub(crate) async fn payloads(stage: Stage) -> Outcome {
         let shown = ann.post("/message/payload", &form).await?;
         assert!(shown.status == 200 && shown.body.contains("PAYLOAD-CANARY"), "{topic}: {}", shown.body);
     }
-    // The row of the parked message is gone, but its copy remains.
+    // The row of the parked message no longer exists, but its copy remains.
     let parked = served.workload.database.integer("SELECT max(id) FROM outbox_exception").await?;
     served.workload.database.execute(&format!("DELETE FROM outbox_message WHERE id = {parked}")).await?;
     let form = [("id", &*parked.to_string()), ("reason", "the customer asked")];

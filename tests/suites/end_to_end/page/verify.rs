@@ -34,7 +34,7 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
     })
     .await?;
 
-    // None of the rows is that young.
+    // None of the rows is that recent.
     let none = [("pipeline", "orders"), ("since", "1ms")];
     ann.post("/verify", &none).await?;
     let found = eventually("the comparison has ended", || async {

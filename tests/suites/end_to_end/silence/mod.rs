@@ -190,7 +190,7 @@ async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), 
 
 /// Goal: while one destination does not answer, every message for the other destination is
 /// confirmed, on one session and without copies. The silent destination gets a bounded number of
-/// copies, and continues by itself, in the order of its keys. Oracle: submissions and
+/// copies, and continues automatically, in the order of its keys. Oracle: submissions and
 /// confirmations, counted between engine and broker, in phases with and without silence.
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;

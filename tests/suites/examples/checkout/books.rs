@@ -27,7 +27,7 @@ async fn sorted(database: &Database<Postgres>, sql: &str) -> Result<Vec<String>,
     Ok(rows)
 }
 
-/// Demands that every order is shipped once and charged once, or leaves no trace.
+/// Checks that every order is shipped once and charged once, or leaves no trace.
 pub(super) async fn add_up(services: &Services, orders: &[Order]) -> Outcome {
     let Services { shop, bank_book, shipping, .. } = services;
     let told = |of: &dyn Fn(&Order) -> Option<String>| {

@@ -116,7 +116,7 @@ async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
     Ok(())
 }
 
-/// Shops that crash one after the other. An inbox gives up a message after five processes have
+/// Shops that crash one after the other. An inbox dead-letters a message after five processes have
 /// ended while handling it, so a shop that stays alive settles what the others have left.
 const CRASHES_IN_A_ROW: usize = 4;
 
@@ -152,7 +152,8 @@ async fn killed_at(stage: Stage, points: Vec<&'static str>) -> Result<i64, Failu
     Ok(left)
 }
 
-/// Runs a shop until all orders are settled, and places those that an earlier one may not have got.
+/// Runs a shop until all orders are settled, and places those that an earlier one may not have
+/// received.
 async fn lives_until_settled(services: &Services, placed: &[Order]) -> Outcome {
     services.run(Process::Shop, None).await?;
     for order in placed {
@@ -180,11 +181,11 @@ async fn taken_back_before(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Requests that are taken back at the same moment.
+/// Requests that are cancelled at the same time.
 const AT_ONCE: i64 = 200;
 
-/// Goal: one of two shipping processes gets a request while the other gets the message that takes
-/// it back, and neither leaves a parcel on its way. Oracle: the books of shipping.
+/// Goal: one of two shipping processes gets a request while the other gets the message that cancels
+/// it, and neither leaves a parcel on its way. Oracle: the books of shipping.
 async fn taken_back_at_once(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;
     services.run(Process::Shipping, None).await?;
@@ -201,7 +202,7 @@ async fn taken_back_at_once(stage: Stage) -> Outcome {
 }
 
 /// Goal: shipping is unreachable for longer than the saga waits. It then finds the request and the
-/// message that takes it back, and leaves no parcel on its way; its late reply changes nothing.
+/// message that cancels it, and leaves no parcel on its way; its late reply changes nothing.
 /// Oracle: the books.
 async fn taken_back(stage: Stage) -> Outcome {
     let services = Services::start(&stage).await?;

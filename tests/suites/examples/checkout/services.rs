@@ -149,7 +149,7 @@ impl Services {
         }
     }
 
-    /// Waits until the shop has ended by itself.
+    /// Waits until the shop has ended on its own.
     pub(super) async fn shop_ended(&self) -> Result<ExitStatus, Failure> {
         match self.take(Process::Shop).await {
             Some(Child::Program(shop)) => shop.ended().await,

@@ -165,7 +165,7 @@ impl PostgresLog {
                 query = query.bind(taken_until).bind(batch.as_of());
             }
             let rows: Vec<(i64, String, String)> =
-                query.fetch_all(&mut *connection).await.map_err(LogError::during("look at the entries"))?;
+                query.fetch_all(&mut *connection).await.map_err(LogError::during("read the entries"))?;
             let entry = |(id, state, message_id)| (id, EntryNow { state, message_id, is_locked });
             found.extend(rows.into_iter().map(entry));
         }

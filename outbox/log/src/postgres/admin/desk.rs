@@ -37,16 +37,16 @@ impl PostgresDesk {
         }
     }
 
-    /// Takes the session, in a transaction for questions.
+    /// Takes the session, in a transaction for queries.
     async fn look(&mut self) -> Result<Brief, LogError> {
         let mut session = self.take().await?;
         begin_to_look(&mut session).await?;
         Ok(session)
     }
 
-    /// Ends the transaction of a question, and keeps the session.
+    /// Ends the transaction of a query, and keeps the session.
     async fn put_back(&mut self, mut session: Brief) -> Result<(), LogError> {
-        session.execute("ROLLBACK").await.map_err(LogError::during("end a question"))?;
+        session.execute("ROLLBACK").await.map_err(LogError::during("end a query"))?;
         self.session = Some(session);
         Ok(())
     }

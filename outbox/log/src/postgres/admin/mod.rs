@@ -45,13 +45,13 @@ impl PostgresLog {
     }
 }
 
-/// Begins a transaction for questions.
+/// Begins a transaction for queries.
 async fn begin_to_look(connection: &mut PgConnection) -> Result<(), LogError> {
     let begin = async {
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY").await?;
         connection.execute(ONE_PLAN_HERE).await
     };
-    begin.await.map(drop).map_err(LogError::during("begin to look"))
+    begin.await.map(drop).map_err(LogError::during("begin reading"))
 }
 
 #[async_trait]

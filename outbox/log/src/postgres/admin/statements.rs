@@ -89,9 +89,9 @@ migrations::statements! {
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
-// belong to the relay, unless they were taken from it until $3, which has not come: a process may
-// have slept meanwhile. A confirmation for the moment $4,
-// if given, does not cover what has changed later. Each is looked up separately, here and below.
+// belong to the relay, unless this operator has taken them until $3, which must be in the future: a
+// process may have slept meanwhile. A confirmation for the time $4, if given, does not cover later
+// changes. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
@@ -101,8 +101,8 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
         AND ($4::timestamptz IS NULL OR updated_at <= $4) LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
-// due, and until when it is taken. A confirmation for the moment $4, if given, does not cover one
-// that has been tried again since, or was dead and is requeued.
+// due, and until when it is taken. A confirmation for the time $4, if given, does not cover one
+// that has been retried since, or was dead and is requeued.
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (

@@ -33,7 +33,7 @@ impl PostgresLog {
         connection: &mut PgConnection,
         relay: &RelayName,
     ) -> Result<Vec<Process>, LogError> {
-        let failed = || LogError::during("look for the processes of a relay");
+        let failed = || LogError::during("list the processes of a relay");
         let rows = sqlx::query(&self.render(PROCESSES)).bind(relay.as_str());
         let rows = rows.fetch_all(connection).await.map_err(failed())?;
         rows.iter().map(|row| process(row).map_err(failed())).collect()
@@ -86,7 +86,7 @@ impl PostgresLog {
         &self,
         connection: &mut PgConnection,
     ) -> Result<Option<Blocker>, LogError> {
-        let failed = || LogError::during("look for open transactions");
+        let failed = || LogError::during("list open transactions");
         let found = sqlx::query(&self.render(BLOCKER)).fetch_optional(connection).await;
         let Some(row) = found.map_err(failed())? else { return Ok(None) };
         blocker(&row).map(Some).map_err(failed())

@@ -337,7 +337,7 @@ impl LogEntries for PostgresLog {
                 .bind(ids)
                 .fetch_all(&mut *self.look().await?)
                 .await
-                .map_err(LogError::during("look for the first entries"))?;
+                .map_err(LogError::during("find the first entries"))?;
             Ok(found.into_iter().map(|id| id.map(EntryId)).collect())
         };
         within(self.options.call_timeout, ask).await
@@ -353,7 +353,7 @@ impl LogEntries for PostgresLog {
         let noted = async {
             let done = Done { action, selection, by };
             let noted = self.tables.note(&mut *self.admin().await?, relay, done).await;
-            noted.map_err(LogError::during("note an operation"))
+            noted.map_err(LogError::during("record an operation"))
         };
         within(self.options.call_timeout, noted).await
     }

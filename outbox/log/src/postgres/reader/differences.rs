@@ -80,7 +80,7 @@ impl PgReader {
             .bind(STALE_AFTER_IDS)
             .fetch_one(&mut self.connection)
             .await
-            .map_err(LogError::during("look for new entries"))?;
+            .map_err(LogError::during("check for new entries"))?;
         let polled = Polled { position, found, ended, same_run };
         if !polled.same_run {
             return Err(other_run());
@@ -95,7 +95,7 @@ impl PgReader {
     /// Takes a mark now, for the difference from `base`. Returns it with the largest id that is
     /// visible in it.
     async fn take_mark(&mut self, base: &PgMark) -> Result<(PgMark, i64), LogError> {
-        // A snapshot that sees nothing says nothing about the rows below its floor.
+        // A snapshot that sees nothing proves nothing about the rows below its floor.
         let xmax = (!base.sees_nothing()).then(|| base.xmax.to_string());
         let mut attempt = 1;
         let (floor, snapshot, ceiling, astray) = loop {
@@ -117,8 +117,8 @@ impl PgReader {
         match astray {
             None => Ok((PgMark::new(floor, snapshot)?, ceiling)),
             Some(id) => Err(other_history(format!(
-                "the row {id} does not lie between the ids {} and {ceiling} of new rows: outbox_message_id_seq was set \
-                 back",
+                "the row {id} is not between the ids {} and {ceiling} of new rows: outbox_message_id_seq \
+                 was set back",
                 base.floor
             ))),
         }
@@ -150,7 +150,7 @@ impl PgReader {
         let limit = PageLimit { entries_max: 1, bytes_max: 0, row: RowLimit::of(nothing) };
         let pace = self.pace;
         let page = self.page(difference, EntryId::default(), limit).await?;
-        // No content was read, so this says nothing about the next page.
+        // No content was read, so this predicts nothing about the next page.
         self.pace = pace;
         Ok(page.entries.is_empty())
     }
@@ -272,10 +272,7 @@ impl PgReader {
         let found: Option<i64> = match asked {
             Ok(found) => found,
             Err(error) => {
-                return Err(self
-                    .questions
-                    .unread(&mut self.connection, "look for the next entry", error)
-                    .await);
+                return Err(self.questions.unread(&mut self.connection, "find the next entry", error).await);
             }
         };
         self.check_run(usize::from(found.is_some())).await?;
@@ -309,7 +306,7 @@ impl PgReader {
                 .bind(self.relay.as_str())
                 .bind(message_ids)
                 .fetch_all(&mut self.connection);
-            let failed = LogError::during("find out what was parked");
+            let failed = LogError::during("list the parked entries");
             let left_out: Vec<String> =
                 within(self.call_timeout, async { asked.await.map_err(failed) }).await?;
             let left_out: HashSet<String> = left_out.into_iter().collect();

@@ -111,7 +111,7 @@ async fn run(connection: &mut PgConnection, statements: &Statements) -> Result<O
     sqlx::query_scalar(&statements.run)
         .fetch_optional(connection)
         .await
-        .map_err(LogError::during("find out which run of the server this is"))
+        .map_err(LogError::during("identify the run of the server"))
 }
 
 fn rows_max(rows: usize) -> i64 {

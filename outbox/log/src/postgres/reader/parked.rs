@@ -47,7 +47,7 @@ impl PgReader {
         for row in &cut.rows {
             let exception = self.exception(row, &cut, limit)?;
             let at: OffsetDateTime =
-                row.try_get(Column::PLACE).map_err(LogError::during("read what is due"))?;
+                row.try_get(Column::PLACE).map_err(LogError::during("read due entries"))?;
             let at_micros = i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
             page.position = Some(DuePosition { at_micros, id: exception.entry.id });
             page.exceptions.push(exception);
@@ -60,7 +60,7 @@ impl PgReader {
                 .bind(place.id.0)
                 .fetch_optional(&mut self.connection)
                 .await
-                .map_err(LogError::during("find out what is due next"))?;
+                .map_err(LogError::during("find the next due entry"))?;
             page.next_in = seconds.map(|seconds| wait(seconds).unwrap_or_default());
         }
         Ok(page)
@@ -123,7 +123,7 @@ impl PgReader {
             .bind(&self.run)
             .fetch_all(&mut self.connection)
             .await
-            .map_err(LogError::during("list what is held"))?;
+            .map_err(LogError::during("list held entries"))?;
         self.check_run(rows.len()).await?;
         Ok(HeldQueues::of(rows, queues_max))
     }

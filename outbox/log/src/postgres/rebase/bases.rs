@@ -22,8 +22,8 @@ pub(super) fn parted(cursor: Cursor) -> Cursor {
     Cursor { transaction, ..cursor }
 }
 
-/// Refuses a floor below the first id that the sequence gives out. It lies before a row that no
-/// page would reach.
+/// Refuses a floor below the first id that the sequence gives out. It is below a row that no page
+/// would reach.
 fn check_floor(floor: i64) -> Result<(), LogError> {
     if floor >= 0 {
         return Ok(());

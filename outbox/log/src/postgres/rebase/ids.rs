@@ -9,8 +9,8 @@ use crate::{Cursor, LogError, Progress, stored};
 
 impl Rebase {
     /// Gives new ids to rows that some cursor has not passed and that have the id of an earlier row
-    /// or of a parked message. They then lie behind all others, and an open difference is extended
-    /// to them.
+    /// or of a parked message. They then follow all others, and an open difference is extended to
+    /// them.
     pub(super) async fn renumber_rows(&self, tx: &mut Transaction<'_, Postgres>) -> Result<Tried, LogError> {
         let mut cursors = Vec::new();
         let mut renumbered = 0_i64;
@@ -46,8 +46,8 @@ impl Rebase {
         self.part_from_transactions(tx, before).await?;
         tracing::warn!(
             renumbered,
-            "rows that were not read yet had the ids of older ones or of parked messages, or follow such a row in its \
-             key: they get new ids, behind all others"
+            "rows that were not read yet had the ids of older rows or of parked messages, or follow such a \
+             row in its key: they get new ids, after all others"
         );
         Ok(Tried::Mended)
     }

@@ -27,10 +27,10 @@
 //!
 //! Another function sets a sequence forward. Its lock waits for every open transaction that has
 //! enqueued, and other producers queue behind it. So it is tried for short moments, with pauses in
-//! which nothing is locked. The lock is held only briefly, in a transaction of its own: rows with
-//! low ids are then committed, and are found while producers continue. The same lock is taken when
-//! a cursor of this server gives up its snapshot: transactions that were in flight in it may still
-//! be open, with ids below the floor.
+//! which nothing is locked. The lock is held only briefly, in a separate transaction: rows with low
+//! ids are then committed, and are found while producers continue. The same lock is taken when a
+//! cursor of this server gives up its snapshot: transactions that were in flight in it may still be
+//! open, with ids below the floor.
 //!
 //! Exceptions stay unchanged. Those above the new floor are listed in `outbox_rebased`, together
 //! with entries that an operator has discarded, and the reader leaves them out. Entries that leave
@@ -80,10 +80,10 @@ const PAUSE: Duration = Duration::from_millis(225);
 /// one of them may take a while. Producers never queue behind it.
 const MOMENT: &str = "250ms";
 
-/// A warning for causes in which a sequence was set back: rows that are not read yet may leave out
-/// of order.
-const OUT_OF_ORDER: &str = "; of rows not read yet, those written after the sequence was set back have the smaller ids and leave first, also \
-     within a key";
+/// A warning for causes in which a sequence was set back: rows that are not read yet may be
+/// published out of order.
+const OUT_OF_ORDER: &str = "; of the rows not read yet, those written after the sequence was set back have \
+     smaller ids and are published first, even within a key";
 
 /// Lists the statements that are rendered together.
 #[cfg(feature = "testing")]
@@ -181,7 +181,7 @@ impl Rebase {
                 reason: format!(
                     "cursors do not belong to this server's history, or rows share an id; the repair waits for these \
                      transactions, which have taken ids of outbox_message_id_seq or locked rows of outbox_relay: {}",
-                    who.as_deref().unwrap_or("none at this moment")
+                    who.as_deref().unwrap_or("none at the moment")
                 ),
                 source: None,
             })
@@ -213,7 +213,7 @@ impl Rebase {
         &self,
         connection: &'c mut PgConnection,
     ) -> Result<Option<Transaction<'c, Postgres>>, LogError> {
-        // Each statement sees what was committed while the transaction waited for a lock.
+        // Each statement sees the commits of the time in which the transaction waited for a lock.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
         // The limit of a role for whole transactions, in servers that know it (PostgreSQL 17).
@@ -244,10 +244,10 @@ impl Rebase {
         rows.into_iter().map(read).collect()
     }
 
-    /// Sets a sequence that was set back above every known id, in a transaction of its own. Rows
-    /// with low ids are then committed, and are compared while producers continue. Every relay
-    /// loses its lease, because its memory may hide such a row. Later attempts make sure that the
-    /// producers' lock is available before everything is read again.
+    /// Sets a sequence that was set back above every known id, in a separate transaction. Rows with
+    /// low ids are then committed, and are compared while producers continue. Every relay loses its
+    /// lease, because its memory may hide such a row. Later attempts make sure that the producers'
+    /// lock is available before everything is read again.
     ///
     /// Does nothing in a log of another server, whose cursors are compared with the old position of
     /// the sequence.
@@ -273,7 +273,7 @@ impl Rebase {
         };
         if is_behind {
             let from = server.position;
-            tracing::warn!(from, to = now, "the sequence outbox_message_id_seq is being set forward");
+            tracing::warn!(from, to = now, "moving the sequence outbox_message_id_seq forward");
             known.search = Search::Always;
             for Stored { relay, shard, cursor } in &relays {
                 let base = PgMark::read(&cursor.base)?;
@@ -331,7 +331,8 @@ impl Rebase {
             let (count, first) = self.leaves_again(tx, &facts, &base, &cause).await?;
             tracing::warn!(
                 relay,
-                "{cause}: the cursor is rebased; {}{count} messages that may have left leave again with the same ids{}{}",
+                "{cause}: the cursor is rebased; {}{count} messages that may have been published are \
+                 published again with the same ids{}{}",
                 if count >= COUNTED_MAX { "more than " } else { "up to " },
                 first.map(|first| format!(", from row {first} on")).unwrap_or_default(),
                 if cause.keeps_transaction_ids() { OUT_OF_ORDER } else { "" },
@@ -342,7 +343,7 @@ impl Rebase {
         // server's.
         if matches!(server.decide(), Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {
             let rows: i64 = sqlx::query_scalar(&self.sql.rows).fetch_one(&mut **tx).await.map_err(failed())?;
-            tracing::warn!(rows, "transaction ids of another server are replaced in the log");
+            tracing::warn!(rows, "replacing transaction ids of another server in the log");
         }
         for (relay, shard, in_flight, base, cursor) in rebased {
             self.replace(tx, relay, shard, &in_flight, &base, &moved_back(cursor, &base)).await?;

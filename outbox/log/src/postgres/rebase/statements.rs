@@ -32,9 +32,9 @@ migrations::statements! {
                 (SELECT recorded_at FROM {schema}outbox_identity) - interval '1 hour'))";
     /// $1 floor: below every row.
     first = "SELECT least($1, (SELECT id - 1 FROM {schema}outbox_message ORDER BY id LIMIT 1))";
-    /// $1 relay, $2 shard, $3 floor, $4 in flight: their rows may lie below the floor. Lists
-    /// parked entries, those that an operator gave up, which stay discarded forever, and
-    /// those that left edited: their rows have the content before the edit.
+    /// $1 relay, $2 shard, $3 floor, $4 in flight: their rows may lie below the floor. Lists parked
+    /// entries, those that an operator discarded, which stay discarded forever, and those that were
+    /// published edited: their rows have the content before the edit.
     beside(message_id = "g.message_id") = "
         INSERT INTO {schema}outbox_rebased (relay, shard, id, message_id)
         SELECT e.relay, e.shard, e.id, e.message_id FROM {schema}outbox_exception AS e

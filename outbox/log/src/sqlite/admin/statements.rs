@@ -25,7 +25,7 @@ migrations::statements! {
         SELECT state, message_id, CASE WHEN due_at > {now} THEN due_at END, updated_at
         FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// Finds an entry that waits for a retry and for an operator, with its due time. A confirmation
-    /// for the moment ?3, if given, does not cover one that has changed since.
+    /// for the time ?3, if given, does not cover one that has changed since.
     waiting = "
         SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
             AND state = 'retrying' AND fault = 'operator' AND due_at > {now}
@@ -53,7 +53,7 @@ migrations::statements! {
         UPDATE outbox_exception SET state = 'discarded', due_at = {now}, updated_at = {now}
             WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 id, ?3 payload, ?4 headers: copies an entry that was too large to be copied,
-    /// with its new content. What the edit keeps is read from the log.
+    /// with its new content. The unchanged parts are read from the log.
     copy_edited = "
         INSERT INTO outbox_parked
             (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)

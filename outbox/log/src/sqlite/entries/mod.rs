@@ -229,7 +229,7 @@ impl LogEntries for SqliteLog {
                 .bind(smallest_id(*at).hyphenated().to_string())
                 .fetch_optional(&mut connection)
                 .await
-                .map_err(LogError::during("look for the first entries"))?;
+                .map_err(LogError::during("find the first entries"))?;
             found.push(first.map(EntryId));
         }
         Ok(found)
@@ -244,7 +244,7 @@ impl LogEntries for SqliteLog {
     ) -> Result<(), LogError> {
         let done = Done { action, selection, by };
         let noted = self.tables.note(&mut self.connect().await?, relay, done).await;
-        noted.map_err(LogError::during("note an operation"))
+        noted.map_err(LogError::during("record an operation"))
     }
 }
 

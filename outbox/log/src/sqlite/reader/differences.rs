@@ -16,7 +16,7 @@ impl SqliteReader {
         let head: i64 = sqlx::query_scalar(&SQL.head)
             .fetch_one(&mut self.connection)
             .await
-            .map_err(LogError::during("look for new entries"))?;
+            .map_err(LogError::during("check for new entries"))?;
         Ok((head > behind).then(|| Difference {
             base: base.clone(),
             head: Mark::new(head.to_string()),

@@ -77,7 +77,7 @@ impl SqliteReader {
             .bind(i64::try_from(queues_max).unwrap_or(i64::MAX))
             .fetch_all(&mut self.connection)
             .await
-            .map_err(LogError::during("list what is held"))?;
+            .map_err(LogError::during("list held entries"))?;
         Ok(HeldQueues::of(rows, queues_max))
     }
 
@@ -103,7 +103,7 @@ impl SqliteReader {
             .bind(place.id.0)
             .fetch_optional(&mut self.connection)
             .await
-            .map_err(LogError::during("find out what is due next"))?;
+            .map_err(LogError::during("find the next due entry"))?;
         Ok(seconds.map(|seconds| wait(seconds).unwrap_or_default()))
     }
 

@@ -31,7 +31,7 @@ const TOPICS: [&str; 3] = ["orders", "payments", "missing"];
 /// With a payload of this many bytes, a message is larger than the destination takes.
 const OVERSIZE: usize = 2_000;
 
-/// A question on its way to the database, or the answer on its way back.
+/// A query on its way to the database, or the answer on its way back.
 enum Asked {
     Nothing,
     Due(Option<DuePosition>),
@@ -290,7 +290,7 @@ impl World {
         self.machine.receipt(Receipt { ticket: submission.ticket, outcome }, uniform);
     }
 
-    /// Moves a question on by one step: it leaves, the database answers it, or the answer arrives.
+    /// Advances a query by one step: it is sent, the database answers it, or the answer arrives.
     fn ask(&mut self) {
         let len = self.rng.random_range(1..8);
         self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
@@ -331,7 +331,7 @@ impl World {
         };
     }
 
-    /// Moves a checkpoint on by one step: it leaves, or it is stored and reported as stored.
+    /// Advances a checkpoint by one step: it is sent, or it is stored and reported as stored.
     fn store(&mut self) {
         match self.storing.take() {
             None => {

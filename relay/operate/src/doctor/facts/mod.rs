@@ -136,6 +136,6 @@ pub(crate) struct InboxFacts {
 pub(crate) struct UnreadInbox {
     /// The reason.
     pub(crate) reason: String,
-    /// Whether it may pass by itself.
+    /// Whether it may be temporary.
     pub(crate) unavailable: bool,
 }

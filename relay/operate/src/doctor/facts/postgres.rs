@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     pub(crate) name: String,
     /// Whether a client reads it.
     pub(crate) active: bool,
-    /// Bytes of log that it retains.
+    /// Bytes of WAL that it retains.
     pub(crate) log_bytes: u64,
     /// The age, in transactions, of the rows that it retains.
     pub(crate) transactions: u64,
@@ -108,7 +108,7 @@ pub(crate) struct PostgresFacts {
     pub(crate) asynchronous: Vec<String>,
     /// `synchronous_standby_names`; empty if commits wait for no standby.
     pub(crate) standby_names: String,
-    /// Number of connected standbys that commits wait for, as far as the role sees them.
+    /// Number of connected standbys that commits wait for, as far as they are visible to the role.
     pub(crate) standbys: i64,
     /// Open transactions, oldest first, at most ten.
     pub(crate) transactions: Vec<OpenTransaction>,

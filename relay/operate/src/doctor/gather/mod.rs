@@ -32,7 +32,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Unreachable {
     pub(super) reason: String,
-    /// Whether it may pass by itself.
+    /// Whether it may be temporary.
     pub(super) unavailable: bool,
     /// Whether a pooler returned a session of another client, with that client's prepared
     /// statements.

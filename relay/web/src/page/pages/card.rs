@@ -104,8 +104,8 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
     let name = status.pipeline.as_str();
     match wait.symptom {
         Symptom::Dead => {
-            // The buttons take the messages of the cause that the card names: others may have died
-            // since, or may not have been looked at.
+            // The buttons apply to the messages of the cause that the card names: others may have
+            // become dead since, or may not have been examined.
             let error = wait.cause.as_ref().map_or("", |cause| &cause.text);
             let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
             let pairs = [("pipeline", name), ("error_like", error)];
@@ -173,7 +173,7 @@ pub(crate) fn plots(status: &PipelineStatus, hour: &Hour) -> Markup {
         div class="plots" {
             (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
             (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
-            (plot("rate", "Passed on per second", &hour.throughput, is_known, rate))
+            (plot("rate", "Published per second", &hour.throughput, is_known, rate))
         }
     }
 }

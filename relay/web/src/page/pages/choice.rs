@@ -13,7 +13,7 @@ use super::dead::{filter, places};
 
 /// Maximum messages that a form chooses one by one.
 const ROWS_MAX: usize = 500;
-/// Maximum places that an address names; for more, all are asked.
+/// Maximum places that an address names; with more, all are queried.
 const NAMED_MAX: usize = 20;
 
 /// The choice in a form.
@@ -101,7 +101,7 @@ pub(super) async fn places_of(app: &App, query: &Fields) -> Result<Places, Probl
     let mut places = Places::new();
     let mut is_named = false;
     for name in query.all("in").take(NAMED_MAX) {
-        let broken = || Problem::bad("in: it does not name a place");
+        let broken = || Problem::bad("in: it does not name a database");
         let (source, owner) = name.split_once('/').ok_or_else(broken)?;
         let source = source.parse::<DeadSource>().map_err(|_| broken())?;
         places = with_place(app, places, source, owner).await?;

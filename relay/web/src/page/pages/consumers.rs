@@ -1,4 +1,4 @@
-//! Consumers, as far as their inboxes show them.
+//! Consumers, according to their inboxes.
 
 use std::sync::Arc;
 

@@ -35,7 +35,7 @@ const CONDITIONS: [(&str, &str); 9] = [
     ("kind", "Event type"),
     ("cause", "Cause"),
     ("error", "Error contains"),
-    ("error_like", "Error like, but for numbers"),
+    ("error_like", "Same error except for numbers"),
     ("pipeline", "Pipeline"),
     ("consumer", "Consumer"),
     ("older_than", "Older than (1h)"),

@@ -29,7 +29,7 @@ use super::dead::{back_to_list, kept};
 
 /// Maximum number of messages shown before a decision.
 const SHOWN_MAX: usize = 10;
-/// Maximum number of places of one decision: the form has a moment of each.
+/// Maximum number of places of one decision: the form has a time for each.
 const PLACES_MAX: usize = 100;
 /// How long the answer waits for the end of a decision. Most have ended by then.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub(crate) async fn confirm(
     shown.truncate(SHOWN_MAX);
     let parts: Vec<&SelectedPart> = selected.iter().flat_map(|it| &it.parts).collect();
     if parts.len() > PLACES_MAX {
-        let text = format!("these messages are of {} pipelines and consumers", parts.len());
+        let text = format!("these messages belong to {} pipelines and consumers", parts.len());
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text);
         return Err(problem.with_help(format!("choose a pipeline: one step covers {PLACES_MAX} of them")));
     }
@@ -99,11 +99,12 @@ fn left_out(selected: &[Selected], away: &[OperateError]) -> Markup {
             p class="notice" { "More messages match: these are the first " (count(dead::CHOSEN_MAX as u64)) ". The others are not changed: decide about them afterwards." }
         }
         @if following > 0 {
-            p { (count(following)) " held messages are left out: they follow by themselves after the ones before them." }
+            p { (count(following)) " held messages are left out: they follow automatically after the ones \
+                                    before them." }
         }
         @if !away.is_empty() {
             (layout::away(away))
-            p { "Messages of these places are not included." }
+            p { "Messages in these databases are not included." }
         }
     }
 }
@@ -133,7 +134,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     for (places, filter) in parts {
         if let Some(before) = decision(&places, &signed.operator, id).await?.decision {
             if before.actor != signed.operator.name() {
-                return Err(Problem::conflict(format!("{} has sent this form", before.actor)));
+                return Err(Problem::conflict(format!("{} has already sent this form", before.actor)));
             }
             return Ok(Redirect::to(&result(id, form, &names)));
         }
@@ -143,7 +144,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     drop(turn);
     join(&mut jobs);
     if jobs.iter().all(|job| job.selected.count() == 0) {
-        let text = "no message is as it was when the form was shown";
+        let text = "every message has changed since the form was shown";
         return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
     }
     let running = match app.bulks.begin(id) {
@@ -161,7 +162,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     let work = tokio::spawn(async move { Box::pin(run(&of_work, jobs, &signed, &change, id)).await });
     tokio::spawn(async move {
         if work.await.is_err() {
-            let why = String::from("it ended unexpectedly: the log of the relay has the reason");
+            let why = String::from("it ended unexpectedly: the relay's log has the reason");
             running.state.send_modify(|bulk| bulk.end(Err(why)));
         }
         surveys.surveys.forget();
@@ -240,10 +241,12 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
 fn meaning(change: &Change) -> &'static str {
     match change {
         Change::Discard => {
-            "They are discarded: they are not sent again, or never take effect. This cannot be undone. What dies from now on is not part of it."
+            "They are discarded: they are not sent again, or never take effect. This cannot be undone. \
+             Messages that become dead from now on are not included."
         }
         _ => {
-            "They are retried: the relay publishes them, or their consumer runs its handler again. What dies from now on is not part of it."
+            "They are retried: the relay publishes them, or their consumer runs its handler again. Messages \
+             that become dead from now on are not included."
         }
     }
 }

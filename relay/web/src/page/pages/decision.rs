@@ -1,5 +1,5 @@
-//! The result of a decision about many messages, at an address of its own: the same in every
-//! process, and after a restart.
+//! The result of a decision about many messages, at its own address: the same in every process, and
+//! after a restart.
 
 use std::sync::Arc;
 
@@ -46,9 +46,9 @@ pub(crate) async fn show(
     let own = app.bulks.get(id);
     let is_own = own.is_some();
     if found.decision.is_none() && !is_own {
-        let problem = Problem::new(StatusCode::NOT_FOUND, "nothing was decided under this id");
+        let problem = Problem::new(StatusCode::NOT_FOUND, "there is no decision with this id");
         return Err(
-            problem.with_help("a place that does not answer may have it; the audit lists all decisions")
+            problem.with_help("a database that does not answer may have it; the audit lists all decisions")
         );
     }
     let view = View { id, own: own.unwrap_or_default(), decision: found.decision, query: &query };
@@ -74,8 +74,8 @@ pub(crate) async fn stop(
     permit(&operator)?;
     let id: Uuid = form.need("id")?;
     if !app.bulks.stop(id) {
-        let text = "this process of the relay does not run the decision, or it has ended";
-        return Err(Problem::conflict(text).with_help("nothing was changed: look at its result"));
+        let text = "this process of the relay is not running the decision, or it has ended";
+        return Err(Problem::conflict(text).with_help("nothing was changed: see its result"));
     }
     let names: Vec<&str> = form.all("in").collect();
     Ok(Redirect::to(&result(id, &form, &names)))
@@ -85,7 +85,7 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "stop a decision")
 }
 
-/// A decision, as far as it is known.
+/// The known parts of a decision.
 struct View<'a> {
     id: Uuid,
     own: Bulk,
@@ -103,7 +103,7 @@ impl View<'_> {
         told.unwrap_or_default().max(self.own.progress.chosen).max(self.done())
     }
 
-    /// Returns the number of messages that were left as they are, or were not reached.
+    /// Returns the number of messages that were left unchanged, or were not reached.
     fn left(&self) -> u64 {
         self.chosen() - self.done()
     }
@@ -166,16 +166,21 @@ impl View<'_> {
             @for error in reports.iter().filter_map(|report| report.error.as_ref()) {
                 p class="notice bad" role="alert" { "It ended early: " (whole(&error.to_string())) }
             }
-            @if changed > 0 { p { (count(changed)) " that were confirmed are left out: they had changed before." } }
-            @if refused > 0 { p { (count(refused)) " were left as they are: they had changed." } }
+            @if changed > 0 { p { (count(changed)) " that were confirmed were left out: they had already \
+                                                    changed." } }
+            @if refused > 0 { p { (count(refused)) " were left unchanged: they had changed since." } }
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
-            @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the database's answer was lost. What is counted above was done." } }
+            @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the \
+                                                                          database's answer was lost. The \
+                                                                          messages counted above were \
+                                                                          changed." } }
             @if is_stopped { p class="notice" { "It was stopped. " (count(not_reached)) " messages were not reached." } }
             @else if not_reached > 0 { p class="notice" { (count(not_reached)) " messages were not reached." } }
             @if may_run_elsewhere {
                 p class="notice" { "It may be running in another process of the relay." }
             } @else if reports.is_empty() && self.left() > 0 {
-                p class="notice" { (count(self.left())) " were left as they are, or not reached: it has ended, or was interrupted." }
+                p class="notice" { (count(self.left())) " were left unchanged, or not reached: it has \
+                                                         ended, or was interrupted." }
             }
             @if self.left() > refused + before && !may_run_elsewhere && may_decide(operator) { (self.rest()) }
             (refusals(reports))
@@ -190,8 +195,8 @@ impl View<'_> {
         }
     }
 
-    /// Renders the form that asks about what is left of everything that a filter takes. Messages
-    /// that were chosen one by one are chosen in the list.
+    /// Renders the form that asks about the remaining messages that a filter matches. Messages that
+    /// were chosen one by one have to be chosen in the list.
     fn rest(&self) -> Markup {
         let is_all = self.query.text("what").ends_with("-all");
         let Some(action) = self.decision.as_ref().map(|decision| decision.action).filter(|_| is_all) else {
@@ -241,7 +246,7 @@ fn refusals(reports: &[BulkReport]) -> Markup {
     html! {
         @if !refused.is_empty() {
             details {
-                summary { "What was left as it is" }
+                summary { "Messages that were left unchanged" }
                 (list("Refusals", &REFUSALS, refused.iter().map(|it| vec![cell(&it.id), cell(&it.why), cell(&it.owner)])))
             }
         }

@@ -1,4 +1,4 @@
-//! The doctor: checks of a pipeline's database, broker and inboxes, as `relay doctor` makes them.
+//! The doctor: checks of a pipeline's database, broker and inboxes, as `relay doctor` runs them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) async fn show(
     let body = html! {
         p class="lead" { "Checks database, broker and inboxes, as " code { "relay doctor" } " does. Changes nothing." }
         @match &last {
-            None => p class="empty" { "It was not run in this process of the relay." },
+            None => p class="empty" { "It has not run in this process of the relay." },
             Some(last) => {
                 p { "Begun " (since(last.job.begun_at)) " by " (cell(&last.job.by)) "." }
                 @match &last.job.end {
@@ -83,7 +83,11 @@ pub(crate) async fn run(
     let seen = match app.checkups.begin(&name, operator.name(), Uuid::now_v7(), app.until_end()) {
         Begun::Before(seen) | Begun::Running(seen) => seen,
         Begun::TooMany => {
-            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being examined");
+            let problem = Problem::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "two pipelines are already being \
+                                                                       checked",
+            );
             return Err(problem.with_help("wait until one has ended, or use `relay doctor`"));
         }
         Begun::New(running) => {

@@ -33,7 +33,13 @@ pub(crate) async fn show(
         p class="lead" { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
         (away(&found.away))
         @if found.more {
-            p class="notice" { "More messages are waiting than are examined: only the first " (count(found.examined_max.into())) " of each state and pipeline are counted here." }
+            p class="notice" { "Not all waiting messages are counted: only the first " (count(found.examined_max.into())) " \
+                                                                                                                           of \
+                                                                                                                           each \
+                                                                                                                           state \
+                                                                                                                           and \
+                                                                                                                           pipeline \
+                                                                                                                           are." }
         }
         @if found.keys.is_empty() { p class="empty" { "No keys are waiting" @if !found.away.is_empty() { " in the databases that answer" } "." } } @else {
             (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))

@@ -1,4 +1,4 @@
-//! Idempotency keys whose holder is gone.
+//! Idempotency keys whose holder has disappeared.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ pub(crate) async fn confirm(
                 input type="hidden" name=(name) value=(form.exact(name));
             }
             p { "Of " strong { (cell(choice.id.tenant().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
-            p { (choice.consequence()) " Find out first whether its holder took effect." }
+            p { (choice.consequence()) " First find out whether its holder took effect." }
             (signature(verb, choice.action == Action::Discard))
             a class="button" href=(to("/keys")) { "Back" }
         }

@@ -137,7 +137,7 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
     }
 }
 
-/// Returns a text of the commands as a sentence.
+/// Turns a text of the commands into a sentence.
 fn sentence(text: &str) -> String {
     let mut chars = text.chars();
     let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();

@@ -116,13 +116,18 @@ fn result(query: &Fields, found: &SearchResult, is_latest: bool) -> Markup {
                 li {
                     (whole(&part.told()))
                     @if let Some(below) = part.below { " " a href=(further(query, &part.pipeline, below)) rel="next" {
-                        @if is_latest { "Older messages" } @else { "Go on with the search" }
+                        @if is_latest { "Older messages" } @else { "Continue the search" }
                     } }
                 }
             }
         }
         @if !is_latest {
-            p class="faint" { "Messages that retention has deleted from the log are not found. " a href=(to("/dead")) { "Dead letters" } " has what is parked longer than that." }
+            p class="faint" { "Messages that retention has deleted from the log are not found. " a href=(to("/dead")) { "Dead letters" } " \
+                                                                                                                                          also \
+                                                                                                                                          has \
+                                                                                                                                          older \
+                                                                                                                                          parked \
+                                                                                                                                          messages." }
         }
     }
 }

@@ -137,7 +137,7 @@ fn facts(status: &PipelineStatus) -> Markup {
                     None => { "not available with SQLite" }
                 }
             }))
-            (fact("Term", &maybe(status.epoch.map(|epoch| epoch.to_string()).as_deref())))
+            (fact("Epoch", &maybe(status.epoch.map(|epoch| epoch.to_string()).as_deref())))
             (fact("Lease ends in", &maybe(status.lease_remaining_seconds.map(lasting).as_deref())))
             (fact("Waiting", &maybe(waiting(status).as_deref())))
             (fact("Oldest waiting for", &maybe(status.oldest_pending_age_seconds.map(lasting).as_deref())))

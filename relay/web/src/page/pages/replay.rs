@@ -79,11 +79,12 @@ pub(crate) async fn show(
     let last = app.replays.last(name);
     let is_running = last.as_ref().is_some_and(|last| last.job.is_running());
     let body = html! {
-        p class="lead" { "Publishes messages again that were published, with the same ids. Consumers with an inbox apply none of them twice." }
+        p class="lead" { "Publishes messages again that were already published, with the same ids. \
+                          Consumers with an inbox apply none of them twice." }
         @if let Some(last) = &last { (result(&operator, name, last)) }
         @if is_lent { p class="notice" { (LENT) ": use " code { "relay replay" } " with a configuration." } }
         @else if may_decide(&operator) && !is_running { (form(name, &query)) }
-        @else if last.is_none() { p class="empty" { "Nothing was replayed by this process of the relay." } }
+        @else if last.is_none() { p class="empty" { "This process of the relay has replayed nothing." } }
         p { a class="button" href=(with_query("/pipeline", &[("name", name)])) { "Back to the pipeline" } }
     };
     let title = format!("Replay messages of {name}");
@@ -101,11 +102,12 @@ pub(crate) async fn confirm(
     let pipeline = app.pipeline(form.exact("pipeline"))?;
     check_broker(pipeline)?;
     let mut filter = filter(&form)?;
-    // Read when the form is sent; what cannot be read is refused before a reason is written.
+    // Read when the form is submitted; values that cannot be read are refused before a reason is
+    // entered.
     form.read::<NonZeroU32>("rate")?;
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if filter.ids.is_empty() {
-        // Nothing that is published from now on belongs to it.
+        // It does not include messages that are published from now on.
         filter.to_id = filter.to_id.or(planned.last.map(|last| last.id));
     }
     let body = html! {
@@ -154,7 +156,7 @@ pub(crate) async fn run(
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
         let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
-        return Err(Problem::conflict(text).with_help("nothing was sent: look at the preview again"));
+        return Err(Problem::conflict(text).with_help("nothing was sent: check the preview again"));
     }
     let places = Places::new().outbox(pipeline);
     let seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
@@ -218,7 +220,7 @@ fn filter(form: &Fields) -> Result<ReplayFilter, Problem> {
     let is_set = !fields(&filter).is_empty();
     let is_all = form.text("all") == "yes";
     if !filter.ids.is_empty() && (is_all || fields(&filter).len() > 1) {
-        return Err(Problem::bad("a message id is not combined with other conditions"));
+        return Err(Problem::bad("a message id cannot be combined with other conditions"));
     }
     if !is_set && !is_all {
         let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "no message is selected");
@@ -342,7 +344,7 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
             End::Failed(why) => p class="notice bad" role="alert" {
                 @match last.told.rows() {
                     0 => "Nothing was sent: ",
-                    // It failed after that: what it sent is sent.
+                    // It failed after that, but messages already sent are published.
                     rows => { "It ended early after " (count(rows)) " published: " },
                 }
                 (whole(why))

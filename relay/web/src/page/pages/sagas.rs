@@ -265,7 +265,7 @@ fn one(operator: &Operator, query: &Fields, saga: &SagaOutline, steps: &[StepRec
                 input type="hidden" name="as_of" value=(saga.seen());
                 label { "What" select name="what" {
                     option value="retry" { "retry: continue where it stopped" }
-                    option value="cancel" { "cancel: undo what was done" }
+                    option value="cancel" { "cancel: undo the finished steps" }
                     option value="skip" { "skip: skip a step" }
                 } }
                 label { "Step (for skip)" input name="step" value=(saga.waits_for.as_deref().unwrap_or_default()) maxlength="255"; }

@@ -58,7 +58,7 @@ pub(crate) async fn show(
     let body = html! {
         p class="lead" { "Compares outbox, broker and inboxes, as " code { "relay verify" } " does. Only reads." }
         @match &last {
-            None => p class="empty" { "It was not run in this process of the relay." },
+            None => p class="empty" { "It has not run in this process of the relay." },
             Some(last) => (result(&operator, name, last)),
         }
         @if may_decide(&operator) && !is_running { (form(name, &query)) }

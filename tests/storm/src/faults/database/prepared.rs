@@ -76,8 +76,8 @@ impl Fault<Stage> for Prepared {
             session::run(&mut session, format!("{verb} PREPARED '{}'", waiting.name())).await?;
         }
         session::end(session).await;
-        // Only this fault decides. A transaction that is gone was decided here, or was never
-        // prepared.
+        // Only this fault decides. A transaction that no longer exists was decided here, or was
+        // never prepared.
         let happened = waiting.decided && waiting.commits;
         let outcome = if happened { Outcome::Ok } else { Outcome::Failed };
         let (operation, at, detail) = (waiting.operation, clock::now(), String::new());

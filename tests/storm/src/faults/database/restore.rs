@@ -16,12 +16,12 @@ use crate::faults::{Fault, FaultKind, Injected, seconds};
 use crate::journal::{Journal, WENT_BACK};
 use crate::stage::Stage;
 
-/// A fault that runs `pg_dump` at one moment and `pg_restore` at a later one. The backup is
-/// restored into a new database beside the current one, and then takes its name. Inboxes and
-/// effects are in another database, which stays.
+/// A fault that runs `pg_dump` and later `pg_restore`. The backup is restored into a new database
+/// beside the current one, and then takes its name. Inboxes and effects are in another database,
+/// which stays.
 ///
-/// No client can connect from the moment at which the difference is recorded until the backup has
-/// the name. So the list contains everything that was committed and is not in the backup.
+/// No client can connect from the time when the difference is recorded until the backup has the
+/// name. So the list contains everything that was committed and is not in the backup.
 #[derive(Debug, Default)]
 pub struct Restore {
     dump: Option<PathBuf>,

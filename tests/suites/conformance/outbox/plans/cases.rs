@@ -41,7 +41,7 @@ pub(super) struct Case {
     /// Distinguishes cases of the same statement.
     pub(super) about: &'static str,
     pub(super) arguments: String,
-    /// Number of rows that it concerns: each is looked up by itself.
+    /// Number of rows that it concerns: each is looked up separately.
     pub(super) rows: i64,
     /// Number of rows that any plan may read once, because no index leads to the rows that it
     /// concerns.
@@ -204,7 +204,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // Rows by the time at which they were written, for which there is no index.
     add(Relay, "rebase.own", "", 1, LOG, PARKED.to_string());
     add(Relay, "rebase.first", "", 1, 0, PARKED.to_string());
-    // All decisions are read, and each message that was given up is looked up.
+    // All decisions are read, and each discarded message is looked up.
     add(Relay, "rebase.beside", "", PARKED / 3, 2 * PARKED, format!("'main',0,{},'{{}}'", PARKED - 100));
     add(Relay, "rebase.store", "", 1, 0, s("'main',0,'{}'"));
     // Rows below the base, and then the rows that are counted.

@@ -59,7 +59,7 @@ fn last_column(insert: &[u8]) -> Result<&[u8], Failure> {
     last.ok_or_else(|| "an insert without columns".into())
 }
 
-/// The producers' database on a server of its own, the topic, and the relay's configuration.
+/// The producers' database on its own server, the topic, and the relay's configuration.
 pub(super) struct Site {
     pub(super) cluster: Cluster,
     /// URL of the database as the owner of its tables.

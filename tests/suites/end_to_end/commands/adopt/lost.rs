@@ -48,7 +48,7 @@ async fn lose(
 }
 
 /// Goal: a command whose network disappears under its lock holds producers back for seconds, and
-/// ends by itself. Oracle: a producer's insert within three times the server's limit; exit code 3
+/// ends on its own. Oracle: a producer's insert within three times the server's limit; exit code 3
 /// with the remedy; the adoption is what it was, and no message is missing.
 pub(super) async fn connections(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;

@@ -92,7 +92,7 @@ async fn adopt(config: &Config, owner: &str, verb: &str, more: &[&str]) -> Resul
     Ran::on(owner, &[&base[..], signed, more].concat()).await
 }
 
-/// Does the same with JSON output, and demands an exit code.
+/// Does the same with JSON output, and checks the exit code.
 async fn adopted(config: &Config, owner: &str, verb: &str, code: i32) -> Result<Value, Failure> {
     adopt(config, owner, verb, &["--output", "json"]).await?.ended(code)?.json()
 }

@@ -128,7 +128,7 @@ const CASES: [Case; 41] = [
     (
         "DO $$ BEGIN EXECUTE format('ALTER TABLE @ RENAME TO %I', upper('@')); END $$",
         PENDING,
-        &["there is no table @", "with upper case", "table = \"public.CASE_"],
+        &["there is no table @", "including upper case", "table = \"public.CASE_"],
     ),
     (
         "SELECT 1",
@@ -275,9 +275,9 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
     Ran::with(&config, &unsigned).await?.refused(2, &["who decides"])
 }
 
-/// Goal: an open writer stops the move for a moment, with no other effect. Oracle: exit code 3 with
-/// the writer's name; nothing has changed; a second writer was delayed no longer than the timeout;
-/// the same command succeeds when the writer is done.
+/// Goal: an open writer delays the move briefly, with no other effect. Oracle: exit code 3 with the
+/// writer's name; nothing has changed; a second writer was delayed no longer than the timeout; the
+/// same command succeeds when the writer is done.
 pub(super) async fn an_open_writer(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     database.execute(&format!("{TABLE}{ROW}").replace('@', "old")).await?;
