@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use message::{Message, MessageId};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::apply::{forget_of, waits_for_its_time};
 use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
 use super::step::{BoxedError, Done};
 use super::store::{Admitted, AdmittedBatch, Store};
-use super::worker::{Worker, closed};
+use super::worker::{GivenUp, Worker};
 use crate::attempts::{Forget, error_text};
 use crate::batch::Candidate;
 use crate::name::{MessageName, Tenant};
@@ -48,6 +49,8 @@ pub(super) enum Attempt {
     Outage(BoxedError),
     /// No transaction could begin, so the batch did not cause it: the database is unavailable.
     Away(BoxedError),
+    /// Not begun, because the session is over or the consumer is stopping.
+    GivenUp,
 }
 
 impl Attempt {
@@ -110,14 +113,17 @@ fn forgotten<'a, G>(
 
 impl<S: Store> Worker<S> {
     /// Handles a part of a batch, in one transaction.
-    pub(super) async fn attempt_many(&self, part: &[Placed]) -> Attempt {
-        self.try_many(part).await.unwrap_or_else(|attempt| attempt)
+    pub(super) async fn attempt_many(&self, part: &[Placed], give_up: &CancellationToken) -> Attempt {
+        self.try_many(part, give_up).await.unwrap_or_else(|attempt| attempt)
     }
 
-    async fn try_many(&self, part: &[Placed]) -> Result<Attempt, Attempt> {
-        let _permit = self.permits.acquire().await.map_err(closed).map_err(Attempt::away)?;
+    async fn try_many(&self, part: &[Placed], give_up: &CancellationToken) -> Result<Attempt, Attempt> {
+        let _permit = self.permits(1, give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
         let begun_at = Instant::now();
         let failures = self.take_suspects_in_hand(part).await?;
+        if give_up.is_cancelled() {
+            return Ok(Attempt::GivenUp);
+        }
         let mut tx = self.store.begin().await.map_err(Attempt::away)?;
         let readable = part.iter().filter_map(|Placed { held, tenant, .. }| {
             Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })

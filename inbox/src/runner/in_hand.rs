@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use message::{Backoff, Message};
 use tokio::sync::SemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::course::Course;
 use super::dead_letter::NewDeadLetter;
 use super::step::Step;
 use super::store::Store;
-use super::worker::{Worker, closed};
+use super::worker::{GivenUp, Worker};
 use crate::attempts::{InHand, error_text};
 use crate::handler::RETRY_AFTER_MAX;
 use crate::name::{MessageName, Tenant};
@@ -37,6 +38,7 @@ impl<S: Store> Worker<S> {
         message: &Message,
         course: &mut Course,
         permit: &mut Option<SemaphorePermit<'a>>,
+        give_up: &CancellationToken,
     ) -> Result<u32, Step> {
         let this = [MessageName { tenant, id: message.id }];
         loop {
@@ -63,8 +65,8 @@ impl<S: Store> Worker<S> {
                 return Err(Step::Later(left.min(pause_max(self.backoff))));
             }
             drop(permit.take());
-            let all = self.permits.acquire_many(self.permits_max).await.map_err(closed);
-            *permit = Some(all.map_err(Step::away)?);
+            let all = self.permits(self.permits_max, give_up).await;
+            *permit = Some(all.map_err(|GivenUp| Step::GivenUp)?);
         }
     }
 

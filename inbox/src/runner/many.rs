@@ -131,22 +131,28 @@ impl<S: Store> Worker<S> {
             }
             let messages = part.iter().filter_map(|placed| placed.held.delivery.message.as_ref().ok());
             let span = self.batch_span(&messages.collect::<Vec<_>>());
-            let attempt = self.attempt_many(&part).instrument(span).await;
-            if let Attempt::Outage(error) | Attempt::Away(error) = &attempt {
-                self.put_down(part.iter().map(|placed| &placed.held)).await;
-                if self.wait_out(&mut outages, &**error, give_up).await.is_err() {
-                    batch.parts.push_front(part);
-                    released.extend(batch.parts.drain(..).flatten().map(|placed| placed.held));
-                    break;
+            let attempt = self.attempt_many(&part, give_up).instrument(span).await;
+            let is_given_up = match &attempt {
+                Attempt::Outage(error) | Attempt::Away(error) => {
+                    self.put_down(part.iter().map(|placed| &placed.held)).await;
+                    self.wait_out(&mut outages, &**error, give_up).await.is_err()
                 }
-            } else {
-                outages = 0;
+                Attempt::GivenUp => true,
+                _ => {
+                    outages = 0;
+                    false
+                }
+            };
+            if is_given_up {
+                batch.parts.push_front(part);
+                released.extend(batch.parts.drain(..).flatten().map(|placed| placed.held));
+                break;
             }
             match attempt {
                 Attempt::Done(ends) => batch.settle(part, ends, self.holds_keys),
                 Attempt::Apart(places) => batch.take_places(part, &places),
                 Attempt::Culprit(place) => batch.take_culprit(part, place),
-                Attempt::Away(_) => batch.parts.push_front(part),
+                Attempt::Away(_) | Attempt::GivenUp => batch.parts.push_front(part),
                 Attempt::Outage(_) if outages <= OUTAGES_WHOLE => batch.parts.push_front(part),
                 Attempt::Outage(_) | Attempt::RolledBack => batch.halve(part),
             }

@@ -12,7 +12,7 @@ use super::gather::Whole;
 use super::key_queues::Held;
 use super::step::{Done, FailedAttempt, Step};
 use super::store::Store;
-use super::worker::{GivenUp, Worker, closed};
+use super::worker::{GivenUp, Worker};
 use crate::name::Tenant;
 use crate::reason::Reason;
 use crate::refusal::Refusal;
@@ -52,7 +52,7 @@ impl<S: Store> Worker<S> {
             }
         };
         loop {
-            let dead = match self.attempt(&tenant, message, &mut course).await {
+            let dead = match self.attempt(&tenant, message, &mut course, give_up).await {
                 Step::Settle(done) => return Ok(done),
                 Step::DeadLetter(dead) => dead,
                 Step::Failed(failed) => {
@@ -69,20 +69,25 @@ impl<S: Store> Worker<S> {
                     self.wait(delay, give_up).await?;
                     continue;
                 }
+                Step::GivenUp => return Err(GivenUp),
             };
             return self.store_dead_letter(delivery, &tenant, dead, give_up).await.map(Done::now);
         }
     }
 
-    async fn attempt(&self, tenant: &Tenant, message: &Message, course: &mut Course) -> Step {
-        let mut permit = match self.permits.acquire().await.map_err(closed) {
-            Ok(permit) => Some(permit),
-            Err(error) => return Step::away(error),
-        };
+    async fn attempt(
+        &self,
+        tenant: &Tenant,
+        message: &Message,
+        course: &mut Course,
+        give_up: &CancellationToken,
+    ) -> Step {
+        let Ok(permit) = self.permits(1, give_up).await else { return Step::GivenUp };
+        let mut permit = Some(permit);
         let mut failed_before = None;
         let mut given_up = None;
         if course.is_suspect || course.failed_before.is_some() {
-            match self.take_in_hand(tenant, message, course, &mut permit).await {
+            match self.take_in_hand(tenant, message, course, &mut permit, give_up).await {
                 Ok(failures) => failed_before = Some(failures),
                 // Only the whole message is given up, so its chunks are gathered first.
                 Err(Step::DeadLetter(dead)) if message.chunk.is_some() => {
@@ -98,6 +103,12 @@ impl<S: Store> Worker<S> {
             }
         }
         let attempt = OneAttempt { tenant, message, failed_before, begun_at: Instant::now() };
+        if give_up.is_cancelled() {
+            if failed_before.is_some() {
+                self.put_down_unhandled(&[attempt.name()]).await;
+            }
+            return Step::GivenUp;
+        }
         let tx = match self.store.begin().await {
             Ok(tx) => tx,
             Err(error) => {

@@ -24,6 +24,8 @@ pub(super) enum Step {
     /// It waits this long: another process handles it, or it failed there and its backoff is not
     /// over.
     Later(Duration),
+    /// It was not begun, because the session is over or the consumer is stopping.
+    GivenUp,
 }
 
 /// The end of a delivery that can be settled.

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use message::crash_points::reached;
 use message::{Backoff, MessageId, Runtime};
-use migrations::SqlErrorKind;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::crash::{CrashHook, CrashPoint};
@@ -22,7 +21,6 @@ use super::tracing_spans::JoinTraces;
 use crate::attempts::error_text;
 use crate::crash_points;
 use crate::name::ConsumerName;
-use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
 /// The state shared by all workers of a consumer.
@@ -52,8 +50,8 @@ pub(super) struct Worker<S> {
     pub(super) host: Runtime,
 }
 
-/// The signal that the session is over or the consumer is stopping: waiting deliveries are
-/// released.
+/// The signal that the session is over or the consumer is stopping: deliveries that wait, also for
+/// their first turn, are released.
 #[derive(Debug)]
 pub(super) struct GivenUp;
 
@@ -64,6 +62,20 @@ impl<S: Store> Worker<S> {
             biased;
             () = give_up.cancelled() => Err(GivenUp),
             () = tokio::time::sleep(delay) => Ok(()),
+        }
+    }
+
+    /// Takes this many permits as soon as they are free, or gives up.
+    pub(super) async fn permits(
+        &self,
+        count: u32,
+        give_up: &CancellationToken,
+    ) -> Result<SemaphorePermit<'_>, GivenUp> {
+        tokio::select! {
+            biased;
+            () = give_up.cancelled() => Err(GivenUp),
+            // Nothing closes it.
+            permits = self.permits.acquire_many(count) => permits.map_err(|_| GivenUp),
         }
     }
 
@@ -108,11 +120,6 @@ impl<S: Store> Worker<S> {
             hook(point, id);
         }
     }
-}
-
-/// Makes the error of a closed semaphore, although nothing closes it.
-pub(super) fn closed(error: tokio::sync::AcquireError) -> StoreError {
-    StoreError::new("be asked: the consumer is ending", SqlErrorKind::Unavailable, error)
 }
 
 impl<S> fmt::Debug for Worker<S> {

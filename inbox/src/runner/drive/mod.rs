@@ -27,6 +27,10 @@ use super::store::Store;
 use super::worker::Worker;
 use crate::attempts::error_text;
 
+/// Number of sessions whose prefetched deliveries may have workers at the same time: the current
+/// one, and what is left of lost ones.
+const WORKERS_OF_SESSIONS: usize = 2;
+
 /// Time limit for storing the counts when a consumer stops.
 const LAST_COUNTS_MAX: Duration = Duration::from_secs(1);
 
@@ -209,7 +213,12 @@ impl<S: Store> Drive<S> {
 
     /// Starts workers, up to the limits.
     fn dispatch(&mut self) {
-        while let Some(held) = self.key_queues.next() {
+        // Workers of lost sessions need time to end while the database does not answer. The
+        // deliveries in the queues go with their session, so memory stays bounded.
+        let workers_max = self.settings.prefetch.get().saturating_mul(WORKERS_OF_SESSIONS);
+        while self.running.len() < workers_max
+            && let Some(held) = self.key_queues.next()
+        {
             let worker = Arc::clone(&self.worker);
             let give_up = self.give_up.clone();
             let host = self.worker.host.clone();

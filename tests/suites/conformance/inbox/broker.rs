@@ -68,6 +68,11 @@ impl Broker {
         self.until(|state| state.pending.is_empty() && state.unsettled.is_empty()).await;
     }
 
+    /// Waits until exactly `count` deliveries are handed out and not settled.
+    pub async fn in_hand(&self, count: usize) {
+        self.until(|state| state.unsettled.len() == count).await;
+    }
+
     /// Waits until at least `count` deliveries are settled.
     pub async fn settled_at_least(&self, count: usize) {
         self.until(|state| state.settled.len() >= count).await;
@@ -176,6 +181,7 @@ impl Subscription for Session {
             changes.mark_unchanged();
             let taken = self.live()?.take(max);
             if !taken.is_empty() {
+                self.broker.changes.send_replace(());
                 return Ok(taken);
             }
             if tokio::time::timeout(wait, changes.changed()).await.is_err() {

@@ -34,6 +34,8 @@ cases! { "inbox/runner":
         lost_sessions_and_settlements_are_harmless,
         work_of_a_lost_session_is_finished_and_not_settled,
         a_graceful_shutdown_settles_and_hands_back,
+        a_stop_hands_back_what_waits_for_its_first_turn,
+        a_lost_session_ends_what_waits_for_its_first_turn,
         without_the_guard_duplicates_take_effect_twice,
         an_outage_counts_no_attempt,
         a_panic_of_the_handler_is_a_failure,
@@ -472,6 +474,114 @@ pub(super) async fn a_graceful_shutdown_settles_and_hands_back<DB: TestDatabase>
     assert_eq!(broker.counts(), (1, 2, 1), "settled, handed back, closed");
     assert_eq!(DB::effects(&database.pool, "billing").await, ["working"]);
     assert!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().is_empty());
+}
+
+/// A handler whose calls, numbered from 0, wait for moments that a test chooses, at most 20
+/// seconds.
+struct Waits<F> {
+    until: F,
+    calls: Arc<AtomicU32>,
+}
+
+#[async_trait]
+impl<DB, F, W> Handler<DB> for Waits<F>
+where
+    DB: TestDatabase + Dialect,
+    F: Fn(u32) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
+        DB::apply(tx, "billing", message).await?;
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        let waited = tokio::time::timeout(Duration::from_secs(20), (self.until)(call)).await;
+        waited.expect("the moment that the test waits for");
+        Ok(None)
+    }
+}
+
+/// Makes a consumer that handles one message at a time.
+fn one_at_a_time<DB, F, W>(inbox: &Inbox<DB>, broker: &Broker, handler: Waits<F>) -> ConsumerBuilder<DB>
+where
+    DB: TestDatabase,
+    F: Fn(u32) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let broker = broker.clone();
+    Consumer::builder(inbox.clone(), consumer("billing"))
+        .subscribe(move || {
+            let broker = broker.clone();
+            async move { Ok(broker.subscribe()) }
+        })
+        .handler(handler)
+        .concurrency(NonZeroUsize::MIN)
+        .backoff(QUICK)
+}
+
+/// Makes messages of which each has a key of its own, or none.
+fn independent(count: usize) -> Vec<Message> {
+    let text = |n: usize| format!("text-{n}");
+    (0..count)
+        .map(|n| if n % 2 == 0 { keyed(&format!("key-{n}"), &text(n)) } else { message(&text(n)) })
+        .collect()
+}
+
+/// Goal: a stop takes as long as the handlers that run, not as everything that was prefetched.
+/// Oracle: the calls of the handler, and what the broker got back while the first call ran.
+async fn a_stop_hands_back_what_waits_for_its_first_turn<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new(independent(64));
+    let shutdown = Shutdown::new();
+    let calls = Arc::new(AtomicU32::new(0));
+    let stop = shutdown.graceful.clone();
+    let queue = broker.clone();
+    let until = move |call: u32| {
+        let stop = stop.clone();
+        let queue = queue.clone();
+        async move {
+            if call == 0 {
+                queue.in_hand(64).await;
+                stop.cancel();
+                queue.in_hand(1).await;
+            }
+        }
+    };
+    let handler = Waits { until, calls: Arc::clone(&calls) };
+    one_at_a_time(&inbox, &broker, handler).build().unwrap().run(shutdown).await.unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "nothing begins after the stop");
+    assert_eq!(broker.counts(), (1, 63, 1), "settled, handed back, closed");
+}
+
+/// Goal: what lost sessions leave behind does not grow with their number. Oracle: after the call
+/// during which they were lost, the next ones are for the current session, which settles them.
+async fn a_lost_session_ends_what_waits_for_its_first_turn<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new(independent(64));
+    let calls = Arc::new(AtomicU32::new(0));
+    let settles = Arc::new(AtomicU32::new(0));
+    let queue = broker.clone();
+    let noted = Arc::clone(&settles);
+    let until = move |call: u32| {
+        let queue = queue.clone();
+        let noted = Arc::clone(&noted);
+        async move {
+            if call == 0 {
+                for session in 2..5 {
+                    queue.in_hand(64).await;
+                    queue.lose_session();
+                    queue.subscribed_at_least(session).await;
+                }
+                queue.in_hand(64).await;
+            } else if call == 2 {
+                queue.settled_at_least(1).await;
+                noted.store(1, Ordering::SeqCst);
+            }
+        }
+    };
+    let running = start(one_at_a_time(&inbox, &broker, Waits { until, calls: Arc::clone(&calls) }));
+    broker.drained().await;
+    running.stop().await;
+    assert_eq!(settles.load(Ordering::SeqCst), 1, "a message was handled for a session that is lost");
+    assert_eq!(calls.load(Ordering::SeqCst), 64, "each has one effect");
 }
 
 async fn without_the_guard_duplicates_take_effect_twice<DB: TestDatabase>(database: &Database<DB>) {
