@@ -7,6 +7,10 @@ use outbox_log::RowLimit;
 
 use super::filter::Filter;
 
+/// Maximum time by which an unanswered entry is postponed, in multiples of
+/// [`EngineOptions::outage_delay_max`]: one minute by default. Each time costs a row.
+const POSTPONED_OUTAGES: u32 = 4;
+
 /// The treatment of a key whose entry is dead.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, serde::Serialize)]
@@ -278,6 +282,14 @@ impl EngineOptions {
             Some(splitter) => splitter.check(message),
             None => self.size_limit.check(message),
         }
+    }
+
+    /// Returns the time by which an entry is postponed whose message is with the publisher and not
+    /// answered. The answer and the end of the session make it due at once. But after a crash, a
+    /// lost lease or an error of the database, the next term knows neither, and waits for this
+    /// time. So it is not the largest retry delay, which may be a day.
+    pub(crate) fn postponed_max(&self) -> Duration {
+        self.retry.backoff.max.min(self.outage_delay_max.saturating_mul(POSTPONED_OUTAGES))
     }
 
     /// Returns an upper estimate of a message's bytes on the wire, in all of its chunks.

@@ -231,7 +231,7 @@ impl Machine {
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
                 self.retry_in(id, Fault::Broker, exception.attempts, uniform)
             } else {
-                self.settings.retry.backoff.max
+                self.settings.postponed_max()
             };
             let failure = Some((Fault::Broker, String::from("the broker has still not answered for it")));
             let parked = parked_entry(entry, exception.state, exception.attempts, Some(due_in), failure);

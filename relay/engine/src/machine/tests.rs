@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
+use message::{
+    Backoff, EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic,
+};
 use outbox_log::{
     Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage, HeldQueue,
     HeldQueues, InvalidEntry, Mark, Page, QueueName,
@@ -292,7 +294,7 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
 #[test]
 fn an_entry_that_is_waited_for_is_put_off_for_long_and_without_a_word() {
     let (mut bench, silent, ticket) = with_a_silent_topic();
-    let delay_max = settings().retry.backoff.max;
+    let delay_max = Duration::from_secs(60);
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
     let told = bench.machine.take_events();
     assert!(told.iter().all(|event| !matches!(event, Event::Parked(_))));
@@ -300,6 +302,15 @@ fn an_entry_that_is_waited_for_is_put_off_for_long_and_without_a_word() {
     let lost = PublishError::session_lost("gone");
     bench.machine.receipt(Receipt { ticket, outcome: Err(lost) }, 0.5);
     assert_eq!(stored(&mut bench), [(EntryId(1), Some(Duration::ZERO))], "its receipt makes it due");
+}
+
+#[test]
+fn what_is_waited_for_is_put_off_no_longer_than_a_crash_may_cost() {
+    let day = Duration::from_secs(86_400);
+    let retry = settings().retry.backoff(Backoff { max: day, ..settings().retry.backoff });
+    let with = |outage: u64| settings().retry(retry).outage_delay_max(Duration::from_secs(outage));
+    assert_eq!(with(15).postponed_max(), Duration::from_secs(60));
+    assert_eq!(with(86_400).postponed_max(), day, "never longer than the largest retry delay");
 }
 
 #[test]
