@@ -7,8 +7,12 @@ use message::{Delivery, DeliveryToken};
 
 use super::reading::Room;
 
-/// Maximum payload bytes, exceeded by one message at most.
+/// Maximum bytes in memory, exceeded by one message at most.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The bytes in memory of a header or property that is kept as two texts, besides those of the
+/// texts: two strings, and the allocator's share of both.
+const ENTRY_BYTES: usize = 80;
 
 /// Deliveries in the order of their arrival.
 #[derive(Debug)]
@@ -76,7 +80,7 @@ fn bytes(delivery: &Delivery) -> usize {
         Err(malformed) => {
             // A key or header that is not text is kept in hexadecimal among the properties.
             let kept = [&malformed.headers, &malformed.properties, &malformed.broker_notes];
-            let kept = kept.into_iter().flatten().map(|(name, value)| name.len() + value.len());
+            let kept = kept.into_iter().flatten().map(|(name, value)| ENTRY_BYTES + name.len() + value.len());
             let key = malformed.key.as_ref().map_or(0, |key| key.len());
             malformed.payload.len() + key + kept.sum::<usize>()
         }
@@ -92,6 +96,17 @@ mod tests {
             message::Malformed { payload: vec![0; bytes].into(), ..message::Malformed::default() };
         let token = DeliveryToken(token);
         Delivery { token, message: Err(malformed), redelivered: false, origin: String::new() }
+    }
+
+    #[test]
+    fn short_headers_take_more_room_than_their_texts() {
+        let mut ahead = Ahead::new(1_000);
+        let mut short = delivery(0, 0);
+        if let Err(malformed) = &mut short.message {
+            malformed.headers = vec![(String::from("h"), String::new()); message::WIRE_HEADERS_MAX];
+        }
+        ahead.push(short);
+        assert!(ahead.bytes > 50 * message::WIRE_HEADERS_MAX, "{}", ahead.bytes);
     }
 
     #[test]
