@@ -487,8 +487,8 @@ struct Waits<F> {
 impl<DB, F, W> Handler<DB> for Waits<F>
 where
     DB: TestDatabase + Dialect,
-    F: Fn(u32) -> W + Send + Sync,
-    W: Future<Output = ()> + Send,
+    F: Fn(u32) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
 {
     async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
