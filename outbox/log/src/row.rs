@@ -225,7 +225,7 @@ mod tests {
             (Row { headers: Some(br#"{"a":1}"#), ..row() }, "headers"),
             (Row { headers: Some(br#"{"ce_id":"x"}"#), ..row() }, "reserved"),
             (Row { message_id: RowId::Text(b"x"), ..row() }, "UUID"),
-            (Row { enqueued_at: None, ..row() }, "gone"),
+            (Row { enqueued_at: None, ..row() }, "no longer in outbox_message"),
             (Row { message_id: RowId::Text(b"\xff"), ..row() }, "message id"),
             (Row { topic: b"or\xff", ..row() }, r#"the topic "or\xff" is not UTF-8 at byte 2"#),
             (Row { key: Some(b"caf\xe9"), ..row() }, r#"the key "caf\xe9" is not UTF-8 at byte 3"#),

@@ -217,7 +217,7 @@ mod tests {
             ("sslmode=CANARY", "\"sslmode\"", "verify-full"),
             ("target_session_attrs=standby", "\"target_session_attrs\"", "primary"),
             ("gssencmode=require", "\"gssencmode\"", "TLS"),
-            ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "at the server"),
+            ("ssl_min_protocol_version=TLSv1.3", "\"ssl_min_protocol_version\"", "on the server"),
             ("client_encoding=LATIN1", "\"client_encoding\"", "UTF-8"),
             ("pgbouncer=CANARY", "\"pgbouncer\"", "docs/configuration.md"),
             ("CANARY@db/d=CANARY", "not a name", "%3F"),

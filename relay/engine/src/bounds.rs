@@ -179,6 +179,6 @@ mod tests {
             refused(|it| it.page_bytes = 13 << 20),
             "window_bytes: 12MiB is smaller than page_bytes, which is 13MiB"
         );
-        assert!(refused(|it| it.checkpoint_changes = 0).starts_with("checkpoint_changes: with 0"));
+        assert!(refused(|it| it.checkpoint_changes = 0).starts_with("checkpoint_changes: 0 would"));
     }
 }

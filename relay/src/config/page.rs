@@ -241,7 +241,7 @@ mod tests {
             (format!("[page]\nlisten = '127.0.0.1:0'\n{proxy}"), "no login is configured"),
             (
                 String::from("[page]\nlisten = '127.0.0.1:0'\nhosts = ['localhost', 'relay.internal:80']\n"),
-                "page.hosts has \"relay.internal:80\", so other machines can reach the page, but no login is configured",
+                "page.hosts contains \"relay.internal:80\", so other machines can reach the page, but no login is configured",
             ),
             (format!("[page]\nlisten = '127.0.0.1:0'\nhosts = ['relay.internal']\n{USER}"), "unencrypted"),
             (

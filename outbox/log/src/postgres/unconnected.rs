@@ -321,7 +321,9 @@ mod tests {
             tls("invalid peer certificate: UnknownIssuer"),
         );
         assert!(
-            text.contains("sslrootcert=") && text.contains("good.pem") && text.contains("does not hold"),
+            text.contains("sslrootcert=")
+                && text.contains("good.pem")
+                && text.contains("an authority that is not in"),
             "{text}"
         );
         std::fs::remove_dir_all(&folder).unwrap();

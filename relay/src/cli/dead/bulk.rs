@@ -110,9 +110,9 @@ mod tests {
         let text = text(&report);
         for line in [
             "requeued 1000 of 2009 messages (topic=orders: 2009 chosen)",
-            "1 left as they are: they had changed",
+            "1 left unchanged: they had changed since",
             "1008 not reached",
-            "12 held: they follow automatically once the messages before them took effect",
+            "12 held: they follow automatically once the messages before them have taken effect",
             "  41 of orders: it is changing",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}: {text}");
