@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use brokers::kafka::{
     Admin, Config, Connector as KafkaConnector, GroupConfig, Partition, Subscriber, TopicPlan, mock,
 };
+use conformance::{Foreign, Redelivery};
 use message::{Connector, MaxInFlightPerKey, Subscription};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -15,7 +16,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
+use crate::brokers::{Broker, Record, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
@@ -23,26 +24,43 @@ use crate::trial::{Failure, Outcome};
 const PARTITIONS: u16 = 3;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Apache Kafka.
+/// Apache Kafka, or librdkafka's mock cluster.
 pub struct Kafka {
+    stage: Stage,
     servers: String,
-}
-
-/// librdkafka's mock cluster.
-pub struct KafkaMock {
-    cluster: mock::Mock,
-    kafka: Kafka,
+    mock: Option<mock::Mock>,
 }
 
 impl Kafka {
     /// Takes the cluster at `host:port,…`.
     #[must_use]
-    pub fn new(servers: String) -> Self {
-        Self { servers }
+    pub fn new(stage: &Stage, servers: String) -> Self {
+        Self { stage: stage.clone(), servers, mock: None }
+    }
+
+    /// Starts a mock cluster of one broker.
+    ///
+    /// # Errors
+    /// librdkafka could not open its sockets.
+    pub fn mock(stage: &Stage) -> Result<Self, Failure> {
+        let mock = mock::Mock::start(1)?;
+        Ok(Self { stage: stage.clone(), servers: mock.bootstrap_servers().join(","), mock: Some(mock) })
     }
 
     fn config(&self) -> Config {
         super::patient_kafka(&self.servers)
+    }
+
+    /// Returns a group with this topic. Of the mock it reads fixed partitions, because joining a
+    /// group there takes three seconds.
+    fn group(&self, group: &str, topic: &str) -> GroupConfig {
+        if self.mock.is_none() {
+            return GroupConfig::new(group, [topic]);
+        }
+        let mut fixed = GroupConfig::new(group, Vec::<String>::new());
+        fixed.partitions =
+            (0..PARTITIONS).map(|partition| Partition { topic: topic.to_owned(), partition }).collect();
+        fixed
     }
 
     fn plain(&self) -> ClientConfig {
@@ -79,7 +97,7 @@ impl Kafka {
         Ok(records)
     }
 
-    fn write(client: &ClientConfig, topic: &str, record: &Record) -> Outcome {
+    fn produce(client: &ClientConfig, topic: &str, record: &Record) -> Outcome {
         let producer: BaseProducer = client.create()?;
         let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
             headers.insert(Header { key, value: Some(value) })
@@ -106,16 +124,15 @@ fn record(message: &rdkafka::message::BorrowedMessage<'_>) -> Record {
 }
 
 #[async_trait]
-impl Broker for Kafka {
-    fn backend(&self) -> Backend {
-        Backend::Kafka
+impl conformance::Broker for Kafka {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.stage.unique(prefix)
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        MaxInFlightPerKey::Pipelined
-    }
-
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
+    async fn create_topic(&self, topic: &str) -> Outcome {
+        if let Some(mock) = &self.mock {
+            return Ok(mock.create_topic(topic, PARTITIONS)?);
+        }
         let admin = Admin::new(&self.config())?;
         admin.create_topics(&[TopicPlan::new(topic, PARTITIONS)]).await?;
         // The controller knows a new topic before every broker answers for it.
@@ -125,7 +142,7 @@ impl Broker for Kafka {
         })
         .await?;
         let (config, topic) = (self.config(), topic.to_owned());
-        stage.afterwards(format!("topic {topic}"), async move {
+        self.stage.afterwards(format!("topic {topic}"), async move {
             Admin::new(&config)?.delete_topics(&[&topic]).await?;
             Ok(())
         });
@@ -142,9 +159,36 @@ impl Broker for Kafka {
         Ok(Arc::new(KafkaConnector::new(config)?))
     }
 
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
-        let group = GroupConfig::new(group, [topic]);
-        Ok(Subscriber::new(self.config(), group)?.subscribe().await?)
+    async fn subscribe(
+        &self,
+        group: &str,
+        topic: &str,
+        _: Redelivery,
+    ) -> Result<Box<dyn Subscription>, Failure> {
+        Ok(Subscriber::new(self.config(), self.group(group, topic))?.subscribe().await?)
+    }
+
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, Record::foreign(foreign, "ce_")).await
+    }
+
+    fn oversize_bytes(&self) -> Option<usize> {
+        Some(1_100_000)
+    }
+}
+
+#[async_trait]
+impl Broker for Kafka {
+    fn backend(&self) -> Backend {
+        if self.mock.is_some() { Backend::KafkaMock } else { Backend::Kafka }
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::Pipelined
     }
 
     fn relay_section(&self) -> Option<String> {
@@ -153,82 +197,14 @@ impl Broker for Kafka {
         Some(format!("[pipeline.kafka]\nbootstrap_servers = [{servers}]\nconnect_timeout_ms = 2000\n"))
     }
 
-    fn oversize_bytes(&self) -> Option<usize> {
-        Some(1_100_000)
-    }
-
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
         let (client, topic) = (self.plain(), topic.to_owned());
         tokio::task::spawn_blocking(move || Self::read(&client, &topic, at_least)).await?
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
+    async fn write(&self, topic: &str, record: Record) -> Outcome {
         let (client, topic) = (self.plain(), topic.to_owned());
-        tokio::task::spawn_blocking(move || Self::write(&client, &topic, &record)).await?
-    }
-}
-
-impl KafkaMock {
-    /// Starts a cluster of one broker.
-    ///
-    /// # Errors
-    /// librdkafka could not open its sockets.
-    pub fn start() -> Result<Self, Failure> {
-        let cluster = mock::Mock::start(1)?;
-        let kafka = Kafka::new(cluster.bootstrap_servers().join(","));
-        Ok(Self { cluster, kafka })
-    }
-
-    /// Reads the partitions without joining the group: a join takes the mock three seconds.
-    fn group(group: &str, topic: &str) -> GroupConfig {
-        let mut fixed = GroupConfig::new(group, Vec::<String>::new());
-        fixed.partitions =
-            (0..PARTITIONS).map(|partition| Partition { topic: topic.to_owned(), partition }).collect();
-        fixed
-    }
-}
-
-#[async_trait]
-impl Broker for KafkaMock {
-    fn backend(&self) -> Backend {
-        Backend::KafkaMock
-    }
-
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        MaxInFlightPerKey::Pipelined
-    }
-
-    async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {
-        Ok(self.cluster.create_topic(topic, PARTITIONS)?)
-    }
-
-    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        self.kafka.connector()
-    }
-
-    fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
-        self.kafka.unreachable()
-    }
-
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
-        let subscriber = Subscriber::new(self.kafka.config(), Self::group(group, topic))?;
-        Ok(subscriber.subscribe().await?)
-    }
-
-    fn relay_section(&self) -> Option<String> {
-        self.kafka.relay_section()
-    }
-
-    fn oversize_bytes(&self) -> Option<usize> {
-        self.kafka.oversize_bytes()
-    }
-
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
-        self.kafka.drain(topic, at_least).await
-    }
-
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
-        self.kafka.put(topic, record).await
+        tokio::task::spawn_blocking(move || Self::produce(&client, &topic, &record)).await?
     }
 }
 

@@ -1,19 +1,20 @@
 //! The in-memory broker.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::memory::Broker as MemoryBroker;
+use conformance::{Foreign, Redelivery};
 use message::{Connector, Malformed, MaxInFlightPerKey, Subscription, Topic};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
+use crate::brokers::{Broker, Record, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// The in-memory broker with topics that must exist.
 pub struct Memory {
+    stage: Stage,
     broker: MemoryBroker,
     max_in_flight_per_key: MaxInFlightPerKey,
 }
@@ -21,22 +22,18 @@ pub struct Memory {
 impl Memory {
     /// Creates an empty broker whose sessions have this maximum in flight per key.
     #[must_use]
-    pub fn new(max_in_flight_per_key: MaxInFlightPerKey) -> Self {
-        Self { broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }
+    pub fn new(stage: &Stage, max_in_flight_per_key: MaxInFlightPerKey) -> Self {
+        Self { stage: stage.clone(), broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }
     }
 }
 
 #[async_trait]
-impl Broker for Memory {
-    fn backend(&self) -> Backend {
-        Backend::Memory
+impl conformance::Broker for Memory {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.stage.unique(prefix)
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        self.max_in_flight_per_key
-    }
-
-    async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {
+    async fn create_topic(&self, topic: &str) -> Outcome {
         self.broker.create_topic(&Topic::new(topic)?);
         Ok(())
     }
@@ -51,15 +48,35 @@ impl Broker for Memory {
         Ok(Arc::new(dead.connector(self.max_in_flight_per_key)))
     }
 
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+    async fn subscribe(
+        &self,
+        group: &str,
+        topic: &str,
+        _: Redelivery,
+    ) -> Result<Box<dyn Subscription>, Failure> {
         Ok(Box::new(self.broker.subscribe(group, [Topic::new(topic)?])?))
     }
 
-    fn relay_section(&self) -> Option<String> {
-        None
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
     }
 
-    fn oversize_bytes(&self) -> Option<usize> {
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, Record::foreign(foreign, "")).await
+    }
+}
+
+#[async_trait]
+impl Broker for Memory {
+    fn backend(&self) -> Backend {
+        Backend::Memory
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.max_in_flight_per_key
+    }
+
+    fn relay_section(&self) -> Option<String> {
         None
     }
 
@@ -75,13 +92,12 @@ impl Broker for Memory {
         Ok(self.broker.log(&topic).into_iter().map(record).collect())
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
-        let headers: BTreeMap<String, String> = record.headers;
+    async fn write(&self, topic: &str, record: Record) -> Outcome {
         let malformed = Malformed {
             problem: String::from("put as it is"),
             topic: topic.to_owned(),
             key: record.key,
-            headers: headers.into_iter().collect(),
+            headers: record.headers.into_iter().collect(),
             payload: record.payload.into(),
             ..Malformed::default()
         };

@@ -4,27 +4,29 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::rabbitmq::{Admin, Config, Connector as RabbitmqConnector, QueueOptions, Subscriber};
+use conformance::{Foreign, Redelivery};
 use lapin::options::{BasicGetOptions, BasicPublishOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use message::{Connector, MaxInFlightPerKey, Subscription};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
+use crate::brokers::{Broker, Record, payloads};
 use crate::eventually::eventually;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// RabbitMQ; a topic is a durable classic queue on the default exchange.
 pub struct Rabbitmq {
+    stage: Stage,
     url: String,
 }
 
 impl Rabbitmq {
     /// Takes the broker at `amqp://…`.
     #[must_use]
-    pub fn new(url: String) -> Self {
-        Self { url }
+    pub fn new(stage: &Stage, url: String) -> Self {
+        Self { stage: stage.clone(), url }
     }
 
     fn config(&self) -> Config {
@@ -69,21 +71,17 @@ fn text(value: &AMQPValue) -> String {
 }
 
 #[async_trait]
-impl Broker for Rabbitmq {
-    fn backend(&self) -> Backend {
-        Backend::Rabbitmq
+impl conformance::Broker for Rabbitmq {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.stage.unique(prefix)
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        MaxInFlightPerKey::One
-    }
-
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
+    async fn create_topic(&self, topic: &str) -> Outcome {
         let admin = Admin::connect(&self.config()).await?;
         admin.declare_queue(topic, QueueOptions::default()).await?;
         admin.close().await;
         let (config, topic) = (self.config(), topic.to_owned());
-        stage.afterwards(format!("queue {topic}"), async move {
+        self.stage.afterwards(format!("queue {topic}"), async move {
             let admin = Admin::connect(&config).await?;
             admin.delete_queue(&topic).await?;
             admin.close().await;
@@ -100,25 +98,35 @@ impl Broker for Rabbitmq {
         Ok(Arc::new(RabbitmqConnector::new(&Config::new("amqp://guest:guest@127.0.0.1:1/%2f"))?))
     }
 
-    fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
-        let url = self.url.replace("guest:guest@", "guest:wrong@");
-        Some(
-            RabbitmqConnector::new(&Config::new(url))
-                .map(|c| Arc::new(c) as Arc<dyn Connector>)
-                .map_err(Into::into),
-        )
-    }
-
-    async fn subscribe(&self, _: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+    async fn subscribe(&self, _: &str, topic: &str, _: Redelivery) -> Result<Box<dyn Subscription>, Failure> {
         Ok(Subscriber::new(&self.config(), [topic])?.subscribe().await?)
     }
 
-    fn relay_section(&self) -> Option<String> {
-        Some(format!("[pipeline.rabbitmq]\nurl = {:?}\n", self.url))
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, Record::foreign(foreign, "cloudEvents_")).await
     }
 
     fn oversize_bytes(&self) -> Option<usize> {
         Some((16 << 20) + 1)
+    }
+}
+
+#[async_trait]
+impl Broker for Rabbitmq {
+    fn backend(&self) -> Backend {
+        Backend::Rabbitmq
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::One
+    }
+
+    fn relay_section(&self) -> Option<String> {
+        Some(format!("[pipeline.rabbitmq]\nurl = {:?}\n", self.url))
     }
 
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
@@ -136,7 +144,7 @@ impl Broker for Rabbitmq {
         .await
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
+    async fn write(&self, topic: &str, record: Record) -> Outcome {
         let (_connection, channel) = self.channel().await?;
         let mut headers = FieldTable::default();
         for (name, value) in &record.headers {

@@ -7,10 +7,11 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 use brokers::sqs::{Admin, Config, Connector as SqsConnector, Subscriber};
+use conformance::{Foreign, Redelivery};
 use message::{Connector, MaxInFlightPerKey, Subscription};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
+use crate::brokers::{Broker, Record, payloads};
 use crate::eventually::eventually;
 use crate::facts::Order;
 use crate::stage::{Stage, random};
@@ -20,30 +21,28 @@ const REGION: &str = "elasticmq";
 
 /// SQS with one kind of queue.
 pub struct Sqs {
+    stage: Stage,
     endpoint: String,
     fifo: bool,
     client: Client,
 }
 
 impl Sqs {
-    /// Takes the server at `endpoint`, with standard queues.
-    pub async fn standard(endpoint: String) -> Self {
-        Self::new(endpoint, false).await
-    }
-
-    /// Takes the server at `endpoint`, with FIFO queues.
-    pub async fn fifo(endpoint: String) -> Self {
-        Self::new(endpoint, true).await
-    }
-
-    async fn new(endpoint: String, fifo: bool) -> Self {
+    /// Takes the server of a backend: [`Backend::SqsFifo`] with FIFO queues, others with standard
+    /// queues.
+    ///
+    /// # Errors
+    /// This run does not have it.
+    pub async fn open(stage: &Stage, backend: Backend) -> Result<Self, Failure> {
+        let endpoint = backend.address()?;
         let config = aws_config::defaults(BehaviorVersion::latest())
             .endpoint_url(&endpoint)
             .region(Region::new(REGION))
             .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
             .load()
             .await;
-        Self { client: Client::new(&config), endpoint, fifo }
+        let fifo = backend == Backend::SqsFifo;
+        Ok(Self { stage: stage.clone(), client: Client::new(&config), endpoint, fifo })
     }
 
     fn config(&self) -> Config {
@@ -74,11 +73,15 @@ impl Sqs {
     /// # Errors
     /// The server refused or is unavailable.
     pub async fn waiting(&self, queue: &str) -> Result<u64, Failure> {
-        let wanted = QueueAttributeName::ApproximateNumberOfMessages;
+        self.count(queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await
+    }
+
+    /// Returns the sum of these counts of a queue.
+    async fn count(&self, queue: &str, wanted: &[QueueAttributeName]) -> Result<u64, Failure> {
         let asked = self.client.get_queue_attributes().queue_url(self.url(queue).await?);
-        let answer = asked.attribute_names(wanted.clone()).send().await?;
-        let count = answer.attributes().and_then(|counts| counts.get(&wanted)).ok_or("no count")?;
-        Ok(count.parse()?)
+        let answer = asked.set_attribute_names(Some(wanted.to_vec())).send().await?;
+        let counts = answer.attributes().ok_or("an answer without counts")?;
+        wanted.iter().map(|name| Ok(counts.get(name).ok_or("a count is missing")?.parse::<u64>()?)).sum()
     }
 
     async fn read(&self, url: &str) -> Result<Vec<Record>, Failure> {
@@ -120,27 +123,15 @@ fn record(message: &aws_sdk_sqs::types::Message) -> Result<Record, Failure> {
 }
 
 #[async_trait]
-impl Broker for Sqs {
-    fn backend(&self) -> Backend {
-        if self.fifo { Backend::SqsFifo } else { Backend::Sqs }
+impl conformance::Broker for Sqs {
+    fn topic_name(&self, prefix: &str) -> String {
+        format!("{}{}", self.stage.unique(prefix), if self.fifo { ".fifo" } else { "" })
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        MaxInFlightPerKey::One
-    }
-
-    fn order(&self) -> Order {
-        if self.fifo { Order::PerKey } else { Order::Free }
-    }
-
-    fn topic_name(&self, stage: &Stage, prefix: &str) -> String {
-        format!("{}{}", stage.unique(prefix), if self.fifo { ".fifo" } else { "" })
-    }
-
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
+    async fn create_topic(&self, topic: &str) -> Outcome {
         Admin::connect(&self.config()).await?.create_queue(topic).await?;
         let (config, topic) = (self.config(), topic.to_owned());
-        stage.afterwards(format!("queue {topic}"), async move {
+        self.stage.afterwards(format!("queue {topic}"), async move {
             Ok(Admin::connect(&config).await?.delete_queue(&topic).await?)
         });
         Ok(())
@@ -155,7 +146,57 @@ impl Broker for Sqs {
         Ok(Arc::new(SqsConnector::new(&nobody)?))
     }
 
-    async fn subscribe(&self, _: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+    async fn subscribe(
+        &self,
+        _: &str,
+        topic: &str,
+        redelivery: Redelivery,
+    ) -> Result<Box<dyn Subscription>, Failure> {
+        let visibility_timeout_secs = match redelivery {
+            Redelivery::Late => 300,
+            Redelivery::Soon => 2,
+        };
+        let config = self.config().poll_wait_secs(1).visibility_timeout_secs(visibility_timeout_secs);
+        Ok(Subscriber::new(&config, topic)?.subscribe().await?)
+    }
+
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, Record::foreign(foreign, "")).await
+    }
+
+    fn oversize_bytes(&self) -> Option<usize> {
+        Some((1 << 20) + 1)
+    }
+
+    async fn unsettled(&self, topic: &str) -> Result<Option<u64>, Failure> {
+        let wanted = [
+            QueueAttributeName::ApproximateNumberOfMessages,
+            QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+            QueueAttributeName::ApproximateNumberOfMessagesDelayed,
+        ];
+        self.count(topic, &wanted).await.map(Some)
+    }
+}
+
+#[async_trait]
+impl Broker for Sqs {
+    fn backend(&self) -> Backend {
+        if self.fifo { Backend::SqsFifo } else { Backend::Sqs }
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        MaxInFlightPerKey::One
+    }
+
+    fn order(&self) -> Order {
+        if self.fifo { Order::PerKey } else { Order::Free }
+    }
+
+    async fn join(&self, _: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
         Ok(Subscriber::new(&self.config(), topic)?.subscribe().await?)
     }
 
@@ -165,10 +206,6 @@ impl Broker for Sqs {
              secret_access_key = \"test\"\n",
             self.endpoint
         ))
-    }
-
-    fn oversize_bytes(&self) -> Option<usize> {
-        Some((1 << 20) + 1)
     }
 
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
@@ -188,7 +225,7 @@ impl Broker for Sqs {
         .await
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
+    async fn write(&self, topic: &str, record: Record) -> Outcome {
         let url = self.url(topic).await?;
         let mut members: serde_json::Map<String, serde_json::Value> =
             record.headers.into_iter().map(|(name, value)| (name, value.into())).collect();

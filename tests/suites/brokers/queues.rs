@@ -24,9 +24,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// is the queue's name, whether the consumer gives the queue's name or its URL. Oracle: equality of
 /// all other fields.
 async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
-    let broker = brokers::open(backend).await?;
-    let name = broker.topic_name(&stage, "orders");
-    broker.create_topic(&stage, &name).await?;
+    let broker = brokers::open(&stage, backend).await?;
+    let name = broker.topic_name("orders");
+    broker.create_topic(&name).await?;
     let queues = BTreeMap::from([(String::from("order.placed"), name.clone())]);
     let config = sqs::config(Backend::Sqs.address()?).queues(queues);
     let connector = Arc::new(Connector::new(&config)?);

@@ -36,9 +36,9 @@ struct Scene {
 
 impl Scene {
     async fn open(stage: &Stage, name: &str, messages: i64) -> Result<Self, Failure> {
-        let broker = brokers::open(Backend::Rabbitmq).await?;
+        let broker = brokers::open(stage, Backend::Rabbitmq).await?;
         let url = std::env::var("OUTBOX_RABBITMQ_URL")?;
-        let queue = broker.topic_name(stage, name);
+        let queue = broker.topic_name(name);
         let options = QueueOptions::default().quorum(true);
         let admin = Admin::connect(&Config::new(&url)).await?;
         admin.declare_queue(&queue, options).await?;
@@ -84,7 +84,7 @@ impl Scene {
 async fn once(stage: Stage) -> Outcome {
     for (what, expected) in [("closed", 1), ("released-closed", 2), ("stopped-released-closed", 1)] {
         let scene = Scene::open(&stage, what, 1).await?;
-        let mut member = scene.broker.subscribe("", &scene.queue).await?;
+        let mut member = scene.broker.join("", &scene.queue).await?;
         let [delivery] = &receive(&mut member, 1).await?[..] else { return Err("more than one".into()) };
         if what.starts_with("stopped") {
             member.stop_receiving().await?;

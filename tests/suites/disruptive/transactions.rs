@@ -56,8 +56,8 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let topic = broker.topic_name(&stage, "unanswered");
-    broker.create_topic(&stage, &topic).await?;
+    let topic = broker.topic_name("unanswered");
+    broker.create_topic(&topic).await?;
     let config = KafkaConfig::new(Backend::Kafka.address()?.split(','));
     let scope = TransactionScope {
         log: stage.unique("log").to_lowercase(),

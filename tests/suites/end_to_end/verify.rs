@@ -320,7 +320,7 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         .await?;
     workload
         .broker
-        .put(&workload.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() })
+        .write(&workload.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() })
         .await
 }
 

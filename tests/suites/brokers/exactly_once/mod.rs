@@ -102,7 +102,7 @@ where
 async fn open<DB: Dialect>(stage: &Stage) -> Result<Workload<DB>, Failure> {
     let servers = Backend::Kafka.address()?;
     let doomed = Config::new(servers.split(','));
-    let workload = Workload::<DB>::open(stage, Arc::new(Kafka::new(servers))).await?;
+    let workload = Workload::<DB>::open(stage, Arc::new(Kafka::new(stage, servers))).await?;
     let database = workload.database.clone();
     stage.afterwards("the topic of the marks", async move {
         let topic = marks_topic(&database).await?;

@@ -91,7 +91,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
         fill.execute(admin).await?;
     }
     let options = connector(&stage, &site)?;
-    broker.create_topic(&stage, &format!("__debezium-heartbeat.{}", options.slot)).await?;
+    broker.create_topic(&format!("__debezium-heartbeat.{}", options.slot)).await?;
 
     // Debezium publishes existing rows first, then new rows. Writers that start earlier would be
     // part of the snapshot, which is in the order of the table's pages.

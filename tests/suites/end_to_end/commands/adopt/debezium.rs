@@ -90,9 +90,9 @@ impl Site {
                 "GRANT SELECT, INSERT, UPDATE, DELETE ON account, placed, outboxevent TO {user}"
             ))
             .await?;
-        let broker = brokers::open(Backend::Kafka).await?;
-        let topic = broker.topic_name(stage, "outbox.event.accounts");
-        broker.create_topic(stage, &topic).await?;
+        let broker = brokers::open(stage, Backend::Kafka).await?;
+        let topic = broker.topic_name("outbox.event.accounts");
+        broker.create_topic(&topic).await?;
         let aggregate = topic.strip_prefix("outbox.event.").ok_or("a topic without the prefix")?.to_owned();
         let section = "[pipeline.adopt]\ntable = \"public.outboxevent\"\ntopic_prefix = \"outbox.event.\"\n\
                        publication = \"dbz_publication\"\n";

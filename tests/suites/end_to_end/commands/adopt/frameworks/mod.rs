@@ -72,9 +72,9 @@ fn fact(payload: &[u8]) -> Result<Fact, Failure> {
 /// early. Oracle: the checker, over the messages that the delivery sent before and after and the
 /// contents of Kafka; each message of the outbox; the rows that are left.
 pub(super) async fn go_over_and_back(stage: Stage) -> Outcome {
-    let broker = brokers::open(Backend::Kafka).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
     let all = FRAMEWORKS.iter().enumerate().map(async |(number, framework)| {
-        let topic = broker.topic_name(&stage, &format!("accounts-{number}"));
+        let topic = broker.topic_name(&format!("accounts-{number}"));
         let went = goes_over_and_back(&stage, broker.as_ref(), framework, topic).await;
         went.map_err(|failure| Failure::from(format!("{}: {failure}", framework.name)))
     });
@@ -88,7 +88,7 @@ async fn goes_over_and_back(
     framework: &'static Framework,
     topic: String,
 ) -> Outcome {
-    broker.create_topic(stage, &topic).await?;
+    broker.create_topic(&topic).await?;
     let database = Database::<Postgres>::migrated(stage).await?;
     let own = |text: &str| framework.text(text, &topic);
     database.execute(&format!("{ACCOUNTS}{}", own(framework.tables))).await?;
