@@ -1,22 +1,19 @@
 //! Apache Kafka and librdkafka's mock cluster.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use brokers::kafka::{
     Admin, Config, Connector as KafkaConnector, GroupConfig, Partition, Subscriber, TopicPlan, mock,
 };
 use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
+use harness::plain::kafka::{Kafka as PlainKafka, Reading};
 use message::{Connector, MaxInFlightPerKey, Subscription};
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use rdkafka::{Offset, TopicPartitionList};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record, payloads};
+use crate::brokers::{Broker, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
@@ -63,63 +60,8 @@ impl Kafka {
         fixed
     }
 
-    fn plain(&self) -> ClientConfig {
-        let mut client = ClientConfig::new();
-        client
-            .set("bootstrap.servers", &self.servers)
-            .set("group.id", "plain")
-            .set("enable.auto.commit", "false");
-        client
-    }
-
-    fn read(client: &ClientConfig, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
-        let consumer: BaseConsumer = client.create()?;
-        let mut list = TopicPartitionList::new();
-        for partition in 0..PARTITIONS {
-            list.add_partition_offset(topic, i32::from(partition), Offset::Beginning)?;
-        }
-        consumer.assign(&list)?;
-        let mut ends = 0;
-        for partition in 0..PARTITIONS {
-            let (low, high) = watermarks(&consumer, topic, partition)?;
-            ends += usize::try_from(high - low)?;
-        }
-        let wanted = at_least.max(ends);
-        let deadline = Instant::now() + PATIENCE;
-        let mut records = Vec::new();
-        while records.len() < wanted {
-            if let Some(message) = consumer.poll(Duration::from_millis(100)) {
-                records.push(record(&message?));
-            } else if Instant::now() > deadline {
-                return Err(format!("{} of {wanted} records of {topic} came", records.len()).into());
-            }
-        }
-        Ok(records)
-    }
-
-    fn produce(client: &ClientConfig, topic: &str, record: &Record) -> Outcome {
-        let producer: BaseProducer = client.create()?;
-        let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-            headers.insert(Header { key, value: Some(value) })
-        });
-        let base = BaseRecord::to(topic)
-            .key(record.key.as_deref().unwrap_or_default())
-            .payload(&record.payload)
-            .headers(headers);
-        producer.send(base).map_err(|(error, _)| error)?;
-        producer.flush(PATIENCE)?;
-        Ok(())
-    }
-}
-
-fn record(message: &rdkafka::message::BorrowedMessage<'_>) -> Record {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-    Record {
-        key: message.key().map(text),
-        message_id: None,
-        headers: headers.map(|h| (h.key.to_owned(), h.value.map(text).unwrap_or_default())).collect(),
-        payload: message.payload().unwrap_or_default().to_vec(),
+    fn plain(&self) -> PlainKafka {
+        PlainKafka::new(&self.servers)
     }
 }
 
@@ -133,20 +75,7 @@ impl conformance::Broker for Kafka {
         if let Some(mock) = &self.mock {
             return Ok(mock.create_topic(topic, PARTITIONS)?);
         }
-        let admin = Admin::new(&self.config())?;
-        admin.create_topics(&[TopicPlan::new(topic, PARTITIONS)]).await?;
-        // The controller knows a new topic before every broker answers for it.
-        crate::eventually("the topic is listed", || async {
-            let topics = admin.topics().await?;
-            Ok(topics.iter().any(|(name, partitions)| name == topic && *partitions > 0).then_some(()))
-        })
-        .await?;
-        let (config, topic) = (self.config(), topic.to_owned());
-        self.stage.afterwards(format!("topic {topic}"), async move {
-            Admin::new(&config)?.delete_topics(&[&topic]).await?;
-            Ok(())
-        });
-        Ok(())
+        create_kafka_topic(&self.stage, &self.config(), TopicPlan::new(topic, PARTITIONS)).await
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
@@ -173,7 +102,7 @@ impl conformance::Broker for Kafka {
     }
 
     async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
-        self.write(topic, Record::foreign(foreign, "ce_")).await
+        self.write(topic, super::foreign(foreign, "ce_")).await
     }
 
     fn oversize_bytes(&self) -> Option<usize> {
@@ -197,34 +126,38 @@ impl Broker for Kafka {
         Some(format!("[pipeline.kafka]\nbootstrap_servers = [{servers}]\nconnect_timeout_ms = 2000\n"))
     }
 
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
-        let (client, topic) = (self.plain(), topic.to_owned());
-        tokio::task::spawn_blocking(move || Self::read(&client, &topic, at_least)).await?
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
+        let reading = Reading::default().at_least(at_least).silence(PATIENCE);
+        Ok(self.plain().read_all(topic, reading).await?.iter().map(PlainRecord::from).collect())
     }
 
-    async fn write(&self, topic: &str, record: Record) -> Outcome {
-        let (client, topic) = (self.plain(), topic.to_owned());
-        tokio::task::spawn_blocking(move || Self::produce(&client, &topic, &record)).await?
-    }
-}
-
-/// Returns the bounds of a partition. Right after a topic is created, a broker may answer that it
-/// does not lead the partition yet.
-fn watermarks(consumer: &BaseConsumer, topic: &str, partition: u16) -> Result<(i64, i64), Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match consumer.fetch_watermarks(topic, i32::from(partition), PATIENCE) {
-            Ok(bounds) => return Ok(bounds),
-            Err(error) if is_new(&error) && Instant::now() < deadline => {}
-            Err(error) => return Err(error.into()),
-        }
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
+        self.plain().put(topic, &[record]).await
     }
 }
 
-fn is_new(error: &rdkafka::error::KafkaError) -> bool {
-    use rdkafka::error::RDKafkaErrorCode as Code;
-    matches!(
-        error.rdkafka_error_code(),
-        Some(Code::NotLeaderForPartition | Code::LeaderNotAvailable | Code::UnknownTopicOrPartition)
-    )
+/// Creates a topic and waits until the cluster lists it. It is removed with the stage.
+///
+/// # Errors
+/// Kafka refused or is unavailable.
+pub async fn create_kafka_topic(stage: &Stage, config: &Config, plan: TopicPlan) -> Outcome {
+    let topic = plan.name.clone();
+    let admin = Admin::new(config)?;
+    admin.create_topics(&[plan]).await?;
+    remove_kafka_topic(stage, config, &topic);
+    // The controller knows a new topic before every broker answers for it.
+    crate::eventually("the topic is listed", || async {
+        let topics = admin.topics().await?;
+        Ok(topics.iter().any(|(name, partitions)| *name == topic && *partitions > 0).then_some(()))
+    })
+    .await
+}
+
+/// Removes a topic at the end of the test.
+pub fn remove_kafka_topic(stage: &Stage, config: &Config, topic: &str) {
+    let config = config.clone();
+    let topic = topic.to_owned();
+    stage.afterwards(format!("topic {topic}"), async move {
+        Ok(Admin::new(&config)?.delete_topics(&[&topic]).await?)
+    });
 }

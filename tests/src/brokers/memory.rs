@@ -5,10 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use brokers::memory::Broker as MemoryBroker;
 use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
 use message::{Connector, Malformed, MaxInFlightPerKey, Subscription, Topic};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record, payloads};
+use crate::brokers::{Broker, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
@@ -62,7 +63,7 @@ impl conformance::Broker for Memory {
     }
 
     async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
-        self.write(topic, Record::foreign(foreign, "")).await
+        self.write(topic, super::foreign(foreign, "")).await
     }
 }
 
@@ -80,10 +81,10 @@ impl Broker for Memory {
         None
     }
 
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
         let topic = Topic::new(topic)?;
         self.broker.stored(&topic, at_least).await;
-        let record = |message: message::Message| Record {
+        let record = |message: message::Message| PlainRecord {
             key: message.key.as_ref().map(ToString::to_string),
             message_id: Some(message.id.to_string()),
             headers: message.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
@@ -92,12 +93,12 @@ impl Broker for Memory {
         Ok(self.broker.log(&topic).into_iter().map(record).collect())
     }
 
-    async fn write(&self, topic: &str, record: Record) -> Outcome {
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
         let malformed = Malformed {
             problem: String::from("put as it is"),
             topic: topic.to_owned(),
             key: record.key,
-            headers: record.headers.into_iter().collect(),
+            headers: record.headers,
             payload: record.payload.into(),
             ..Malformed::default()
         };

@@ -7,17 +7,17 @@ mod memory;
 mod rabbitmq;
 mod sqs;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
 use message::{MaxInFlightPerKey, Subscription};
 
-pub use kafka::Kafka;
+pub use kafka::{Kafka, create_kafka_topic, remove_kafka_topic};
 pub use memory::Memory;
-pub use rabbitmq::Rabbitmq;
-pub use sqs::Sqs;
+pub use rabbitmq::{Rabbitmq, create_rabbitmq_queue, remove_rabbitmq_queue};
+pub use sqs::{Sqs, create_sqs_queue};
 
 use crate::backends::Backend;
 use crate::facts::Order;
@@ -72,45 +72,33 @@ pub trait Broker: conformance::Broker {
 
     /// Reads everything in a topic with a plain client, in order where the broker keeps one. Waits
     /// for at least `at_least` records. Queues lose the records that are read.
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure>;
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure>;
 
     /// Writes a record to a topic with a plain client.
-    async fn write(&self, topic: &str, record: Record) -> Outcome;
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome;
 }
 
-/// A record as a plain client sees it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The broker's own key or group.
-    pub key: Option<String>,
-    /// The broker's own message id, where it has one.
-    pub message_id: Option<String>,
-    /// Headers, properties, and for SQS the members of the CloudEvent around the data.
-    pub headers: BTreeMap<String, String>,
-    /// The payload.
-    pub payload: Vec<u8>,
-}
-
-impl Record {
-    /// Returns the record of a producer that does not use the toolkit. `prefix` is that of
-    /// attributes in the broker's CloudEvents binding.
-    fn foreign(foreign: &Foreign, prefix: &str) -> Self {
-        let attributes = [
-            ("specversion", Some("1.0")),
-            ("type", Some("t")),
-            ("datacontenttype", Some("text/plain")),
-            ("id", foreign.id.as_deref()),
-        ];
-        let given = attributes.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let mut headers: BTreeMap<String, String> =
-            given.map(|(name, value)| (format!("{prefix}{name}"), value.to_owned())).collect();
-        headers.extend([foreign.header.clone()]);
-        Self { key: Some(foreign.key.clone()), message_id: None, headers, payload: foreign.payload.clone() }
+/// Returns the record of a producer that does not use the toolkit. `prefix` is that of attributes
+/// in the broker's CloudEvents binding.
+fn foreign(foreign: &Foreign, prefix: &str) -> PlainRecord {
+    let attributes = [
+        ("specversion", Some("1.0")),
+        ("type", Some("t")),
+        ("datacontenttype", Some("text/plain")),
+        ("id", foreign.id.as_deref()),
+    ];
+    let given = attributes.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let prefixed = given.map(|(name, value)| (format!("{prefix}{name}"), value.to_owned()));
+    PlainRecord {
+        key: Some(foreign.key.clone()),
+        message_id: None,
+        headers: prefixed.chain([foreign.header.clone()]).collect(),
+        payload: foreign.payload.clone(),
     }
 }
 
 /// Returns the payloads of records.
-fn payloads(records: Vec<Record>) -> Vec<Vec<u8>> {
+fn payloads(records: Vec<PlainRecord>) -> Vec<Vec<u8>> {
     records.into_iter().map(|record| record.payload).collect()
 }
 

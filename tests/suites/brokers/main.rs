@@ -16,7 +16,7 @@
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
 //! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
-//! | [`sqs`] | plain SQS, for cases that need more than the shared brokers offer |
+//! | [`sqs`] | the settings of SQS's adapter, for cases that need more than the shared brokers offer |
 
 mod connecting;
 mod exactly_once;

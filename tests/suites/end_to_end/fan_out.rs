@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use harness::plain::PlainRecord;
 use proxy::Proxy;
 use serde_json::{Value, json};
 use sqlx::Postgres;
-use tests::brokers::Record;
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, eventually};
@@ -100,7 +100,7 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
 }
 
 /// Checks that each number occurs once, and that the numbers of each key ascend.
-fn assert_in_order(records: &[Record], count: usize) -> Outcome {
+fn assert_in_order(records: &[PlainRecord], count: usize) -> Outcome {
     assert_eq!(records.len(), count, "all of them, and nothing else");
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for record in records {

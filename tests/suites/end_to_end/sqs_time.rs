@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness::plain::sqs::Sqs;
 use libtest_mimic::Trial;
 use message::{ContentType, EventType, Message, OrderingKey, Receipts, Submission, Ticket, Topic};
 use serde_json::json;
@@ -122,14 +123,15 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
 /// `relay verify` before and after; the checker.
 async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
-    let sqs = brokers::Sqs::open(&stage, Backend::Sqs).await?;
+    let sqs = Sqs::elasticmq(Backend::Sqs.address()?).await;
     let config = verify::config(&stage, &workload, &workload.database.url, "")?;
     workload.place_many(2, 5).await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    assert_eq!(sqs.waiting(&workload.topic).await?, 5);
+    assert_eq!(sqs.counts(&workload.topic).await?.visible, 5);
     // The test empties the queue, because ElasticMQ keeps messages forever.
-    sqs.forget(&workload.topic).await?;
-    eventually("the queue is empty", || async { Ok(when(sqs.waiting(&workload.topic).await? == 0)) }).await?;
+    sqs.purge(&workload.topic).await?;
+    eventually("the queue is empty", || async { Ok(when(sqs.counts(&workload.topic).await?.visible == 0)) })
+        .await?;
     let consumer = workload.consume().await?;
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
     let missing = report["messages"].as_array().map_or(0, Vec::len);

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use brokers::{kafka, rabbitmq, sqs};
 use conformance::{Broker as _, Foreign, Redelivery};
+use harness::plain::PlainRecord;
 use libtest_mimic::Trial;
 use message::{Connector, Fault, MaxInFlightPerKey, Receipts, Subscription};
 use sqlx::Postgres;
-use tests::brokers::{Broker, Record};
+use tests::brokers::Broker;
 use tests::facts::Order;
 use tests::relay_process::Config;
 use tests::tls::{Authority, Front, Opening, Shown};
@@ -283,11 +284,11 @@ impl Broker for Secured {
         Some(self.section())
     }
 
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
         self.plain.drain(topic, at_least).await
     }
 
-    async fn write(&self, topic: &str, record: Record) -> Outcome {
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
         self.plain.write(topic, record).await
     }
 }

@@ -130,7 +130,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let committed = placed(&database.admin).await?;
     assert_eq!(all.len(), committed.len(), "no copy");
     all_stored(&committed, &all, Order::PerKey)?;
-    assert!(records.iter().all(|record| record.headers.contains_key("legacy-id")), "{:?}", records.first());
+    assert!(records.iter().all(|record| record.header("legacy-id").is_some()), "{:?}", records.first());
     the_same_rows(&database, handed_over).await?;
     let audit = Ran::with(&config, &["dead", "audit", "--output", "json"]).await?.done()?.json()?;
     assert_eq!(column(&audit, "action"), ["give back", "adopt"], "{audit}");
