@@ -69,16 +69,16 @@ impl<DB: Dialect> Workload<DB> {
     /// The database or the broker refused or is unavailable.
     pub async fn open(stage: &Stage, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
         let database = Database::<DB>::migrated(stage).await?;
-        Self::on(stage, database, broker).await
+        Self::on(database, broker).await
     }
 
     /// Opens a workload on this database, with its own topic.
     ///
     /// # Errors
     /// The database or the broker refused or is unavailable.
-    pub async fn on(stage: &Stage, database: Database<DB>, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
-        let topic = broker.topic_name(stage, "orders");
-        broker.create_topic(stage, &topic).await?;
+    pub async fn on(database: Database<DB>, broker: Arc<dyn Broker>) -> Result<Self, Failure> {
+        let topic = broker.topic_name("orders");
+        broker.create_topic(&topic).await?;
         let identity = if DB::BACKEND == Backend::Sqlite { "INTEGER" } else { "BIGSERIAL" };
         database.execute(&TABLES.replace("IDENTITY", identity)).await?;
         database.let_use(Role::Producer, "counter, placed").await?;
@@ -290,7 +290,7 @@ impl<DB: Dialect> Work<DB> {
     }
 
     async fn session(&self) -> Outcome {
-        let mut subscription = self.broker.subscribe("workload", &self.topic).await?;
+        let mut subscription = self.broker.join("workload", &self.topic).await?;
         while !self.is_stopped() {
             let deliveries = subscription.receive(BATCH, WAIT).await?;
             let mut told = Instant::now();

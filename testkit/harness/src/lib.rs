@@ -1,6 +1,6 @@
 //! The parts that the demo and the storm share: processes that are kept running and killed, the
-//! workload of producers and consumers, journals, faults and their injector, and readers of the
-//! final state. Debezium is for tests and benchmarks.
+//! workload of producers and consumers, journals, faults and their injector, plain clients of the
+//! brokers, and readers of the final state. Debezium is for tests and benchmarks.
 //!
 //! | module | contents |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | [`payload`] | the payload of a message |
 //! | [`journal`] | journals, and a subscription that records its deliveries |
 //! | [`stores`] | databases, read with plain SQL |
-//! | [`topic_reader`] | the broker's content, read with plain clients |
+//! | [`plain`] | plain clients of the brokers, without the toolkit's adapters |
+//! | [`topic_reader`] | the broker's content as the checker compares it, read with plain clients |
 //! | [`connect`] | Debezium, in Kafka Connect |
 //! | [`content`], [`clock`] | shared by all of them |
 
@@ -20,6 +21,7 @@ pub mod content;
 pub mod faults;
 pub mod journal;
 pub mod payload;
+pub mod plain;
 pub mod processes;
 pub mod stores;
 pub mod topic_reader;

@@ -1,19 +1,21 @@
 //! The in-memory broker.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::memory::Broker as MemoryBroker;
+use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
 use message::{Connector, Malformed, MaxInFlightPerKey, Subscription, Topic};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
+use crate::brokers::{Broker, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// The in-memory broker with topics that must exist.
 pub struct Memory {
+    stage: Stage,
     broker: MemoryBroker,
     max_in_flight_per_key: MaxInFlightPerKey,
 }
@@ -21,22 +23,18 @@ pub struct Memory {
 impl Memory {
     /// Creates an empty broker whose sessions have this maximum in flight per key.
     #[must_use]
-    pub fn new(max_in_flight_per_key: MaxInFlightPerKey) -> Self {
-        Self { broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }
+    pub fn new(stage: &Stage, max_in_flight_per_key: MaxInFlightPerKey) -> Self {
+        Self { stage: stage.clone(), broker: MemoryBroker::with_strict_topics(), max_in_flight_per_key }
     }
 }
 
 #[async_trait]
-impl Broker for Memory {
-    fn backend(&self) -> Backend {
-        Backend::Memory
+impl conformance::Broker for Memory {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.stage.unique(prefix)
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        self.max_in_flight_per_key
-    }
-
-    async fn create_topic(&self, _: &Stage, topic: &str) -> Outcome {
+    async fn create_topic(&self, topic: &str) -> Outcome {
         self.broker.create_topic(&Topic::new(topic)?);
         Ok(())
     }
@@ -51,22 +49,42 @@ impl Broker for Memory {
         Ok(Arc::new(dead.connector(self.max_in_flight_per_key)))
     }
 
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+    async fn subscribe(
+        &self,
+        group: &str,
+        topic: &str,
+        _: Redelivery,
+    ) -> Result<Box<dyn Subscription>, Failure> {
         Ok(Box::new(self.broker.subscribe(group, [Topic::new(topic)?])?))
+    }
+
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, super::foreign(foreign, "")).await
+    }
+}
+
+#[async_trait]
+impl Broker for Memory {
+    fn backend(&self) -> Backend {
+        Backend::Memory
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.max_in_flight_per_key
     }
 
     fn relay_section(&self) -> Option<String> {
         None
     }
 
-    fn oversize_bytes(&self) -> Option<usize> {
-        None
-    }
-
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
         let topic = Topic::new(topic)?;
         self.broker.stored(&topic, at_least).await;
-        let record = |message: message::Message| Record {
+        let record = |message: message::Message| PlainRecord {
             key: message.key.as_ref().map(ToString::to_string),
             message_id: Some(message.id.to_string()),
             headers: message.headers.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
@@ -75,13 +93,12 @@ impl Broker for Memory {
         Ok(self.broker.log(&topic).into_iter().map(record).collect())
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
-        let headers: BTreeMap<String, String> = record.headers;
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
         let malformed = Malformed {
             problem: String::from("put as it is"),
             topic: topic.to_owned(),
             key: record.key,
-            headers: headers.into_iter().collect(),
+            headers: record.headers,
             payload: record.payload.into(),
             ..Malformed::default()
         };

@@ -7,16 +7,17 @@ mod memory;
 mod rabbitmq;
 mod sqs;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use message::{Connector, MaxInFlightPerKey, Subscription};
+use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
+use message::{MaxInFlightPerKey, Subscription};
 
-pub use kafka::{Kafka, KafkaMock};
+pub use kafka::{Kafka, create_kafka_topic, remove_kafka_topic};
 pub use memory::Memory;
-pub use rabbitmq::Rabbitmq;
-pub use sqs::Sqs;
+pub use rabbitmq::{Rabbitmq, create_rabbitmq_queue, remove_rabbitmq_queue};
+pub use sqs::{Sqs, create_sqs_queue};
 
 use crate::backends::Backend;
 use crate::facts::Order;
@@ -43,9 +44,11 @@ pub fn patient_rabbitmq(url: &str) -> brokers::rabbitmq::Config {
     config
 }
 
-/// A broker that the suites run on.
+/// A broker that the suites run on: one that the crate `conformance` checks, with what only tests
+/// of whole systems need. Its topics belong to the stage that it was opened on, and are removed
+/// with it.
 #[async_trait]
-pub trait Broker: Send + Sync {
+pub trait Broker: conformance::Broker {
     /// Returns its backend.
     fn backend(&self) -> Backend;
 
@@ -57,69 +60,59 @@ pub trait Broker: Send + Sync {
         Order::PerKey
     }
 
-    /// Returns a topic name of the test's own that does not exist yet.
-    fn topic_name(&self, stage: &Stage, prefix: &str) -> String {
-        stage.unique(prefix)
+    /// Subscribes to one topic as a service does. Unsettled messages of a lost member come again
+    /// within ten seconds.
+    async fn join(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+        self.subscribe(group, topic, Redelivery::Soon).await
     }
-
-    /// Creates a topic; it is removed with the stage.
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome;
-
-    /// Returns a connector with the right settings.
-    fn connector(&self) -> Result<Arc<dyn Connector>, Failure>;
-
-    /// Returns a connector to an address on which nothing listens.
-    fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure>;
-
-    /// Returns a connector with wrong credentials; none where the broker under test needs no
-    /// credentials.
-    fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
-        None
-    }
-
-    /// Subscribes to one topic as a member of a group.
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure>;
 
     /// Returns its section of `relay.toml`; none for a broker that lives in the test's process
     /// only.
     fn relay_section(&self) -> Option<String>;
 
-    /// Returns a payload size in bytes that the broker or its client refuses.
-    fn oversize_bytes(&self) -> Option<usize>;
-
     /// Reads everything in a topic with a plain client, in order where the broker keeps one. Waits
     /// for at least `at_least` records. Queues lose the records that are read.
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure>;
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure>;
 
     /// Writes a record to a topic with a plain client.
-    async fn put(&self, topic: &str, record: Record) -> Outcome;
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome;
 }
 
-/// A record as a plain client sees it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The broker's own key or group.
-    pub key: Option<String>,
-    /// The broker's own message id, where it has one.
-    pub message_id: Option<String>,
-    /// Headers, properties, and for SQS the members of the CloudEvent around the data.
-    pub headers: BTreeMap<String, String>,
-    /// The payload.
-    pub payload: Vec<u8>,
+/// Returns the record of a producer that does not use the toolkit. `prefix` is that of attributes
+/// in the broker's CloudEvents binding.
+fn foreign(foreign: &Foreign, prefix: &str) -> PlainRecord {
+    let attributes = [
+        ("specversion", Some("1.0")),
+        ("type", Some("t")),
+        ("datacontenttype", Some("text/plain")),
+        ("id", foreign.id.as_deref()),
+    ];
+    let given = attributes.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let prefixed = given.map(|(name, value)| (format!("{prefix}{name}"), value.to_owned()));
+    PlainRecord {
+        key: Some(foreign.key.clone()),
+        message_id: None,
+        headers: prefixed.chain([foreign.header.clone()]).collect(),
+        payload: foreign.payload.clone(),
+    }
 }
 
-/// Opens the broker of a backend.
+/// Returns the payloads of records.
+fn payloads(records: Vec<PlainRecord>) -> Vec<Vec<u8>> {
+    records.into_iter().map(|record| record.payload).collect()
+}
+
+/// Opens the broker of a backend. Its topics are removed with the stage.
 ///
 /// # Errors
 /// This run does not have it, or its client could not be created.
-pub async fn open(backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
+pub async fn open(stage: &Stage, backend: Backend) -> Result<Arc<dyn Broker>, Failure> {
     Ok(match backend {
-        Backend::Memory => Arc::new(Memory::new(MaxInFlightPerKey::One)),
-        Backend::KafkaMock => Arc::new(KafkaMock::start()?),
-        Backend::Kafka => Arc::new(Kafka::new(backend.address()?)),
-        Backend::Rabbitmq => Arc::new(Rabbitmq::new(backend.address()?)),
-        Backend::Sqs => Arc::new(Sqs::standard(backend.address()?).await),
-        Backend::SqsFifo => Arc::new(Sqs::fifo(backend.address()?).await),
+        Backend::Memory => Arc::new(Memory::new(stage, MaxInFlightPerKey::One)),
+        Backend::KafkaMock => Arc::new(Kafka::mock(stage)?),
+        Backend::Kafka => Arc::new(Kafka::new(stage, backend.address()?)),
+        Backend::Rabbitmq => Arc::new(Rabbitmq::new(stage, backend.address()?)),
+        Backend::Sqs | Backend::SqsFifo => Arc::new(Sqs::open(stage, backend).await?),
         other => return Err(format!("{other} is not a broker").into()),
     })
 }

@@ -4,67 +4,70 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::rabbitmq::{Admin, Config, Connector as RabbitmqConnector, QueueOptions, Subscriber};
-use lapin::options::{BasicGetOptions, BasicPublishOptions};
-use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use conformance::{Foreign, Redelivery};
+use harness::plain::PlainRecord;
+use harness::plain::rabbitmq::Rabbitmq as PlainRabbitmq;
 use message::{Connector, MaxInFlightPerKey, Subscription};
 
 use crate::backends::Backend;
-use crate::brokers::{Broker, Record};
-use crate::eventually::eventually;
+use crate::brokers::{Broker, payloads};
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
 /// RabbitMQ; a topic is a durable classic queue on the default exchange.
 pub struct Rabbitmq {
+    stage: Stage,
     url: String,
 }
 
 impl Rabbitmq {
     /// Takes the broker at `amqp://…`.
     #[must_use]
-    pub fn new(url: String) -> Self {
-        Self { url }
+    pub fn new(stage: &Stage, url: String) -> Self {
+        Self { stage: stage.clone(), url }
     }
 
     fn config(&self) -> Config {
         super::patient_rabbitmq(&self.url)
     }
 
-    async fn channel(&self) -> Result<(Connection, Channel), Failure> {
-        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
-        Ok((connection, channel))
+    fn plain(&self) -> PlainRabbitmq {
+        PlainRabbitmq::new(&self.url)
     }
 }
 
-fn record(delivery: lapin::message::Delivery) -> Record {
-    let properties = &delivery.properties;
-    let mut headers: std::collections::BTreeMap<String, String> = properties
-        .headers()
-        .iter()
-        .flat_map(FieldTable::inner)
-        .map(|(name, value)| (name.to_string(), text(value)))
-        .collect();
-    for (name, value) in [
-        ("content_type", properties.content_type().as_ref().map(ToString::to_string)),
-        ("delivery_mode", properties.delivery_mode().as_ref().map(ToString::to_string)),
-    ] {
-        headers.extend(value.map(|value| (name.to_owned(), value)));
+#[async_trait]
+impl conformance::Broker for Rabbitmq {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.stage.unique(prefix)
     }
-    Record {
-        key: None,
-        message_id: properties.message_id().as_ref().map(ToString::to_string),
-        headers,
-        payload: delivery.data,
-    }
-}
 
-fn text(value: &AMQPValue) -> String {
-    match value {
-        AMQPValue::LongString(text) => text.to_string(),
-        AMQPValue::ShortString(text) => text.to_string(),
-        other => format!("{other:?}"),
+    async fn create_topic(&self, topic: &str) -> Outcome {
+        create_rabbitmq_queue(&self.stage, &self.config(), topic, QueueOptions::default()).await
+    }
+
+    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
+        Ok(Arc::new(RabbitmqConnector::new(&self.config())?))
+    }
+
+    fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
+        Ok(Arc::new(RabbitmqConnector::new(&Config::new("amqp://guest:guest@127.0.0.1:1/%2f"))?))
+    }
+
+    async fn subscribe(&self, _: &str, topic: &str, _: Redelivery) -> Result<Box<dyn Subscription>, Failure> {
+        Ok(Subscriber::new(&self.config(), [topic])?.subscribe().await?)
+    }
+
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.drain(topic, at_least).await.map(payloads)
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.write(topic, super::foreign(foreign, "cloudEvents_")).await
+    }
+
+    fn oversize_bytes(&self) -> Option<usize> {
+        Some((16 << 20) + 1)
     }
 }
 
@@ -78,81 +81,44 @@ impl Broker for Rabbitmq {
         MaxInFlightPerKey::One
     }
 
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
-        let admin = Admin::connect(&self.config()).await?;
-        admin.declare_queue(topic, QueueOptions::default()).await?;
-        admin.close().await;
-        let (config, topic) = (self.config(), topic.to_owned());
-        stage.afterwards(format!("queue {topic}"), async move {
-            let admin = Admin::connect(&config).await?;
-            admin.delete_queue(&topic).await?;
-            admin.close().await;
-            Ok(())
-        });
-        Ok(())
-    }
-
-    fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(RabbitmqConnector::new(&self.config())?))
-    }
-
-    fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(RabbitmqConnector::new(&Config::new("amqp://guest:guest@127.0.0.1:1/%2f"))?))
-    }
-
-    fn wrong_credentials(&self) -> Option<Result<Arc<dyn Connector>, Failure>> {
-        let url = self.url.replace("guest:guest@", "guest:wrong@");
-        Some(
-            RabbitmqConnector::new(&Config::new(url))
-                .map(|c| Arc::new(c) as Arc<dyn Connector>)
-                .map_err(Into::into),
-        )
-    }
-
-    async fn subscribe(&self, _: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
-        Ok(Subscriber::new(&self.config(), [topic])?.subscribe().await?)
-    }
-
     fn relay_section(&self) -> Option<String> {
         Some(format!("[pipeline.rabbitmq]\nurl = {:?}\n", self.url))
     }
 
-    fn oversize_bytes(&self) -> Option<usize> {
-        Some((16 << 20) + 1)
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
+        Ok(self.plain().take_all(topic, at_least).await?.iter().map(PlainRecord::from).collect())
     }
 
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
-        let (_connection, channel) = self.channel().await?;
-        let records = &tokio::sync::Mutex::new(Vec::new());
-        let channel = &channel;
-        eventually("the queue is read", || async move {
-            let mut records = records.lock().await;
-            let options = BasicGetOptions { no_ack: true };
-            while let Some(got) = channel.basic_get(ShortString::try_new(topic)?, options).await? {
-                records.push(record(got.delivery));
-            }
-            Ok((records.len() >= at_least).then(|| std::mem::take(&mut *records)))
-        })
-        .await
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
+        self.plain().put("", topic, &[record]).await
     }
+}
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
-        let (_connection, channel) = self.channel().await?;
-        let mut headers = FieldTable::default();
-        for (name, value) in &record.headers {
-            headers
-                .insert(ShortString::try_new(name.as_str())?, AMQPValue::LongString(value.as_str().into()));
-        }
-        let mut properties = BasicProperties::default().with_headers(headers);
-        if let Some(id) = &record.message_id {
-            properties = properties.with_message_id(ShortString::try_new(id.as_str())?);
-        }
-        let (exchange, queue) = (ShortString::default(), ShortString::try_new(topic)?);
-        channel.confirm_select(lapin::options::ConfirmSelectOptions::default()).await?;
-        channel
-            .basic_publish(exchange, queue, BasicPublishOptions::default(), &record.payload, properties)
-            .await?
-            .await?;
+/// Creates a queue. It is removed with the stage.
+///
+/// # Errors
+/// The broker refused or is unavailable.
+pub async fn create_rabbitmq_queue(
+    stage: &Stage,
+    config: &Config,
+    queue: &str,
+    options: QueueOptions,
+) -> Outcome {
+    let admin = Admin::connect(config).await?;
+    admin.declare_queue(queue, options).await?;
+    remove_rabbitmq_queue(stage, config, queue);
+    admin.close().await;
+    Ok(())
+}
+
+/// Removes a queue at the end of the test.
+pub fn remove_rabbitmq_queue(stage: &Stage, config: &Config, queue: &str) {
+    let config = config.clone();
+    let queue = queue.to_owned();
+    stage.afterwards(format!("queue {queue}"), async move {
+        let admin = Admin::connect(&config).await?;
+        admin.delete_queue(&queue).await?;
+        admin.close().await;
         Ok(())
-    }
+    });
 }

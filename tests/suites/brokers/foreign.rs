@@ -6,24 +6,25 @@ mod corpus;
 use std::future::Future;
 use std::time::Duration;
 
-use ::brokers::kafka::{self, Admin as KafkaAdmin, GroupConfig, TopicPlan};
-use ::brokers::rabbitmq::{self, Admin as RabbitmqAdmin, QueueOptions};
-use ::brokers::sqs::{Admin as SqsAdmin, Subscriber as SqsSubscriber};
+use ::brokers::kafka::{self, GroupConfig, TopicPlan};
+use ::brokers::rabbitmq::{self, QueueOptions};
+use ::brokers::sqs::Subscriber as SqsSubscriber;
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::MessageAttributeValue;
 use conformance::consuming::{receive, settle};
+use harness::plain::rabbitmq::Rabbitmq;
+use harness::plain::sqs::{Outgoing, Sqs};
 use inbox::{Cause, ConsumerName, DeadLetter, DeadLetterQuery, Inbox, InboxOptions, Reason, Tenant};
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, ShortString};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{Delivery, Subscription};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use sqlx::Sqlite;
-use tests::eventually::when;
-use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use tests::brokers::{create_kafka_topic, create_rabbitmq_queue, create_sqs_queue};
+use tests::{Backend, Database, Failure, Outcome, Stage, trial};
 
 use crate::sqs;
 
@@ -109,30 +110,13 @@ fn assert_equal_ones(letters: &[DeadLetter], count: usize) {
 async fn queue(stage: &Stage, quorum: bool) -> Result<String, Failure> {
     let config = rabbitmq::Config::new(Backend::Rabbitmq.address()?);
     let queue = stage.unique("foreign");
-    let admin = RabbitmqAdmin::connect(&config).await?;
-    admin.declare_queue(&queue, QueueOptions::default().quorum(quorum)).await?;
-    admin.close().await;
-    let name = queue.clone();
-    stage.afterwards(format!("queue {queue}"), async move {
-        let admin = RabbitmqAdmin::connect(&config).await?;
-        admin.delete_queue(&name).await?;
-        admin.close().await;
-        Ok(())
-    });
+    create_rabbitmq_queue(stage, &config, &queue, QueueOptions::default().quorum(quorum)).await?;
     Ok(queue)
 }
 
 async fn amqp_publish(queue: &str, all: Vec<BasicProperties>) -> Outcome {
-    let url = Backend::Rabbitmq.address()?;
-    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    for properties in all {
-        let (exchange, key) = (ShortString::default(), ShortString::try_new(queue)?);
-        let options = BasicPublishOptions::default();
-        channel.basic_publish(exchange, key, options, BODY.as_bytes(), properties).await?.await?;
-    }
-    Ok(())
+    let messages = all.into_iter().map(|properties| (properties, BODY.as_bytes().to_vec()));
+    Rabbitmq::new(Backend::Rabbitmq.address()?).publish("", queue, messages).await
 }
 
 async fn amqp_subscribe(queue: &str) -> Result<Box<dyn Subscription>, Failure> {
@@ -191,11 +175,7 @@ async fn rabbitmq_equal(stage: Stage, quorum: bool) -> Outcome {
 async fn sqs_queue(stage: &Stage) -> Result<String, Failure> {
     let config = sqs::config(Backend::Sqs.address()?);
     let queue = stage.unique("foreign");
-    SqsAdmin::connect(&config).await?.create_queue(&queue).await?;
-    let name = queue.clone();
-    stage.afterwards(format!("queue {queue}"), async move {
-        Ok(SqsAdmin::connect(&config).await?.delete_queue(&name).await?)
-    });
+    create_sqs_queue(stage, &config, &queue).await?;
     Ok(queue)
 }
 
@@ -207,12 +187,13 @@ async fn sqs_subscribe(queue: &str) -> Result<Box<dyn Subscription>, Failure> {
 /// sending.
 async fn sqs_apart(stage: Stage) -> Outcome {
     let queue = sqs_queue(&stage).await?;
-    let client = sqs::plain().await?;
-    let url = sqs::url(&client, &queue).await?;
+    let plain = Sqs::elasticmq(Backend::Sqs.address()?).await;
+    let url = plain.url(&queue).await?;
     let attribute = |kind: &str| MessageAttributeValue::builder().data_type(kind);
     let mut ids = Vec::new();
     for tenant in TENANTS {
-        let sent = client
+        let sent = plain
+            .client()
             .send_message()
             .queue_url(&url)
             .message_body(BODY)
@@ -242,11 +223,8 @@ async fn sqs_apart(stage: Stage) -> Outcome {
 /// Does the same as [`rabbitmq_equal`]: SQS gives each message an id.
 async fn sqs_equal(stage: Stage) -> Outcome {
     let queue = sqs_queue(&stage).await?;
-    let client = sqs::plain().await?;
-    let url = sqs::url(&client, &queue).await?;
-    for _ in 0..3 {
-        client.send_message().queue_url(&url).message_body(BODY).send().await?;
-    }
+    let message = Outgoing { body: BODY.to_owned(), ..Outgoing::default() };
+    Sqs::elasticmq(Backend::Sqs.address()?).await.put(&queue, &vec![message; 3]).await?;
     assert_equal_ones(&letters(&stage, 3, || sqs_subscribe(&queue)).await?, 3);
     Ok(())
 }
@@ -263,17 +241,9 @@ impl KafkaScene {
         let servers = Backend::Kafka.address()?;
         let config = kafka::Config::new(servers.split(','));
         let topic = stage.unique("foreign");
-        let admin = KafkaAdmin::new(&config)?;
         // The records are old. Kafka looks for expired ones every five minutes.
-        admin.create_topics(&[TopicPlan::new(&topic, 1).with("retention.ms", "-1")]).await?;
-        let name = topic.clone();
-        stage.afterwards(format!("topic {topic}"), async move {
-            Ok(KafkaAdmin::new(&config)?.delete_topics(&[&name]).await?)
-        });
-        eventually("the topic is listed", || async {
-            Ok(when(admin.topics().await?.contains(&(topic.clone(), 1))))
-        })
-        .await?;
+        let plan = TopicPlan::new(&topic, 1).with("retention.ms", "-1");
+        create_kafka_topic(stage, &config, plan).await?;
         Ok(Self { servers, topic, group: stage.unique("group") })
     }
 

@@ -4,7 +4,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`target`], [`harness`] | the brokers as data, and as the crate `conformance` expects them |
+//! | [`target`] | the brokers as data, with the shared cases |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`foreign`] | messages of foreign producers and other libraries, as effects or dead letters of an inbox |
@@ -16,12 +16,11 @@
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
 //! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
-//! | [`sqs`] | plain SQS, for cases that need more than the shared harness offers |
+//! | [`sqs`] | the settings of SQS's adapter, for cases that need more than the shared brokers offer |
 
 mod connecting;
 mod exactly_once;
 mod foreign;
-mod harness;
 mod kafka_group;
 mod queues;
 mod quorum;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ::brokers::sqs::{Connector, Subscriber};
 use conformance::consuming::handle;
 use conformance::{relaying, sample};
+use harness::plain::sqs::Sqs;
 use libtest_mimic::Trial;
 use message::{Message, Topic};
 use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
@@ -24,13 +25,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// is the queue's name, whether the consumer gives the queue's name or its URL. Oracle: equality of
 /// all other fields.
 async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
-    let broker = brokers::open(backend).await?;
-    let name = broker.topic_name(&stage, "orders");
-    broker.create_topic(&stage, &name).await?;
+    let broker = brokers::open(&stage, backend).await?;
+    let name = broker.topic_name("orders");
+    broker.create_topic(&name).await?;
     let queues = BTreeMap::from([(String::from("order.placed"), name.clone())]);
     let config = sqs::config(Backend::Sqs.address()?).queues(queues);
     let connector = Arc::new(Connector::new(&config)?);
-    let url = sqs::url(&sqs::plain().await?, &name).await?;
+    let url = Sqs::elasticmq(Backend::Sqs.address()?).await.url(&name).await?;
     for queue in [name.clone(), url] {
         let sent = sample::complete("order.placed")?;
         let outcome = relaying::send(connector.as_ref(), std::slice::from_ref(&sent)).await?;

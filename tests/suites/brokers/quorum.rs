@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::brokers::rabbitmq::{Admin, Config, QueueOptions, Subscriber};
+use ::brokers::rabbitmq::{Config, QueueOptions, Subscriber};
 use async_trait::async_trait;
+use harness::plain::rabbitmq::Rabbitmq;
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
 use lapin::options::BasicGetOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{Message, Settlement};
 use sqlx::Sqlite;
+use tests::brokers::create_rabbitmq_queue;
 use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually, trial};
 use tokio::sync::Semaphore;
 
@@ -36,20 +37,11 @@ struct Scene {
 
 impl Scene {
     async fn open(stage: &Stage, name: &str, messages: i64) -> Result<Self, Failure> {
-        let broker = brokers::open(Backend::Rabbitmq).await?;
+        let broker = brokers::open(stage, Backend::Rabbitmq).await?;
         let url = std::env::var("OUTBOX_RABBITMQ_URL")?;
-        let queue = broker.topic_name(stage, name);
+        let queue = broker.topic_name(name);
         let options = QueueOptions::default().quorum(true);
-        let admin = Admin::connect(&Config::new(&url)).await?;
-        admin.declare_queue(&queue, options).await?;
-        admin.close().await;
-        let (config, name) = (Config::new(&url), queue.clone());
-        stage.afterwards(format!("queue {name}"), async move {
-            let admin = Admin::connect(&config).await?;
-            admin.delete_queue(&name).await?;
-            admin.close().await;
-            Ok(())
-        });
+        create_rabbitmq_queue(stage, &Config::new(&url), &queue, options).await?;
         let sent =
             relaying::send(broker.connector()?.as_ref(), &sample::orders(&queue, 1, messages)?).await?;
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
@@ -59,8 +51,8 @@ impl Scene {
     /// Returns how often each waiting message was delivered before, as its next delivery reports.
     /// It leaves the messages unsettled, which counts as a delivery, so it may be called only once.
     async fn delivered(&self, messages: usize) -> Result<Vec<i64>, Failure> {
-        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
-        let channel = &connection.create_channel().await?;
+        let session = Rabbitmq::new(&self.url).open().await?;
+        let channel = &session.channel;
         let counts = &tokio::sync::Mutex::new(Vec::new());
         // The broker notices the end of a session a little later.
         let all = eventually("the messages are back", || async move {
@@ -84,7 +76,7 @@ impl Scene {
 async fn once(stage: Stage) -> Outcome {
     for (what, expected) in [("closed", 1), ("released-closed", 2), ("stopped-released-closed", 1)] {
         let scene = Scene::open(&stage, what, 1).await?;
-        let mut member = scene.broker.subscribe("", &scene.queue).await?;
+        let mut member = scene.broker.join("", &scene.queue).await?;
         let [delivery] = &receive(&mut member, 1).await?[..] else { return Err("more than one".into()) };
         if what.starts_with("stopped") {
             member.stop_receiving().await?;

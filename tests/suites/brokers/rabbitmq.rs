@@ -11,9 +11,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use conformance::consuming::{WAIT, done, ids, receive, within};
 use conformance::{relaying, sample};
+use harness::plain::rabbitmq::Rabbitmq;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, Ticket};
 use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
@@ -36,18 +36,6 @@ fn config() -> Result<Config, Failure> {
     Ok(brokers::patient_rabbitmq(&Backend::Rabbitmq.address()?))
 }
 
-/// Removes a queue at the end of the test.
-fn remove(stage: &Stage, queue: &str) -> Outcome {
-    let (config, queue) = (config()?, queue.to_owned());
-    stage.afterwards(format!("queue {queue}"), async move {
-        let admin = Admin::connect(&config).await?;
-        admin.delete_queue(&queue).await?;
-        admin.close().await;
-        Ok(())
-    });
-    Ok(())
-}
-
 /// Goal: one subscription reads several quorum queues, and a delivery is settled in the queue it
 /// came from. Oracle: the ids that are received; the broker's count for each queue after the
 /// deliveries of one queue were settled.
@@ -58,7 +46,7 @@ async fn several(stage: Stage) -> Outcome {
     for name in ["first", "second"] {
         let queue = stage.unique(name);
         admin.declare_queue(&queue, QueueOptions::default().quorum(true)).await?;
-        remove(&stage, &queue)?;
+        brokers::remove_rabbitmq_queue(&stage, &config, &queue);
         let messages = sample::orders(&queue, 1, MESSAGES)?;
         assert!(relaying::send(&Connector::new(&config)?, &messages).await?.refused.is_empty());
         queues.push(queue);
@@ -84,7 +72,7 @@ async fn several(stage: Stage) -> Outcome {
 /// twenty sessions of each kind, on a runtime whose every task logs to this thread.
 async fn orderly(stage: Stage) -> Outcome {
     let queue = stage.unique("orderly");
-    remove(&stage, &queue)?;
+    brokers::remove_rabbitmq_queue(&stage, &config()?, &queue);
     let lines = Lines::default();
     let (told, config) = (lines.clone(), config()?);
     let sessions = tokio::task::spawn_blocking(move || -> Outcome {
@@ -141,14 +129,12 @@ impl io::Write for Lines {
 /// Oracle: the operator's fault, with the queue's name.
 async fn stream(stage: Stage) -> Outcome {
     let (config, queue) = (config()?, stage.unique("stream"));
-    let connection =
-        Connection::connect(&Backend::Rabbitmq.address()?, ConnectionProperties::default()).await?;
+    let session = Rabbitmq::new(Backend::Rabbitmq.address()?).open().await?;
     let mut arguments = FieldTable::default();
     arguments.insert(ShortString::try_new("x-queue-type")?, AMQPValue::LongString("stream".into()));
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let channel = connection.create_channel().await?;
-    channel.queue_declare(ShortString::try_new(queue.as_str())?, durable, arguments).await?;
-    remove(&stage, &queue)?;
+    session.channel.queue_declare(ShortString::try_new(queue.as_str())?, durable, arguments).await?;
+    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
     let mut member: Box<dyn Subscription> = Subscriber::new(&config, [queue.clone()])?.subscribe().await?;
     let sent = relaying::send(&Connector::new(&config)?, &sample::orders(&queue, 1, 1)?).await?;
     assert!(sent.refused.is_empty(), "{:?}", sent.refused);
@@ -174,7 +160,7 @@ async fn stream(stage: Stage) -> Outcome {
 async fn withdrawn(stage: Stage) -> Outcome {
     let (admin, queue, user) = (Admin::connect(&config()?).await?, stage.unique("q"), stage.unique("relay"));
     admin.declare_queue(&queue, QueueOptions::default()).await?;
-    remove(&stage, &queue)?;
+    brokers::remove_rabbitmq_queue(&stage, &config()?, &queue);
     manage("PUT", &format!("users/{user}"), r#"{"password":"relay","tags":""}"#).await?;
     let doomed = user.clone();
     stage.afterwards(format!("user {user}"), async move {

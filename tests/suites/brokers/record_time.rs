@@ -1,20 +1,20 @@
 //! The timestamp of a Kafka record, by which Kafka's retention deletes it.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::brokers::kafka::{Admin, Config, Connector, TopicPlan, TransactionalConnector};
+use ::brokers::kafka::{Config, Connector, TopicPlan, TransactionalConnector};
 use conformance::{relaying, sample};
+use harness::plain::kafka::{Kafka, Reading};
 use libtest_mimic::Trial;
 use message::cloudevents::format_time;
 use message::{
     Connector as _, Fault, FaultScope, Message, PayloadEncoding, Receipts, SizeLimit, Splitter, Submission,
     Ticket, TransactionMark, TransactionScope, Transactions as _,
 };
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::Timestamp;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
-use rdkafka::{ClientConfig, Offset, Timestamp, TopicPartitionList};
-use tests::eventually::when;
-use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
+use tests::brokers::{create_kafka_topic, remove_kafka_topic};
+use tests::{Backend, Failure, Outcome, Stage, trial};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Age of the messages: longer than a topic keeps records by default.
@@ -41,16 +41,7 @@ async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<(Config, Stri
     let topic = stage.unique("time");
     let plan = TopicPlan::new(&topic, 1);
     let plan = settings.iter().fold(plan, |plan, (name, value)| plan.with(*name, *value));
-    let admin = Admin::new(&config)?;
-    admin.create_topics(&[plan]).await?;
-    let (made, name) = (config.clone(), topic.clone());
-    stage.afterwards(format!("topic {topic}"), async move {
-        Ok(Admin::new(&made)?.delete_topics(&[&name]).await?)
-    });
-    eventually("the topic is listed", || async {
-        Ok(when(admin.topics().await?.contains(&(topic.clone(), 1))))
-    })
-    .await?;
+    create_kafka_topic(stage, &config, plan).await?;
     Ok((config, topic))
 }
 
@@ -94,8 +85,7 @@ async fn plain(stage: Stage) -> Outcome {
     let outcome = relaying::send(&Connector::new(config.clone())?, &sent).await?;
     let after = now_ms()?;
     assert!(outcome.refused.is_empty(), "{:?}", outcome.refused);
-    let count = sent.len();
-    let records = tokio::task::spawn_blocking(move || read(&config, &topic, count)).await??;
+    let records = read(&config, &topic, sent.len()).await?;
     assert_times(&records, &sent, (before, after))
 }
 
@@ -110,10 +100,8 @@ async fn transactional(stage: Stage) -> Outcome {
         is_new: true,
         timeout: Duration::from_secs(10),
     };
-    let (admin, marks) = (config.clone(), format!("outbox-marks.{}.{}", scope.log, scope.relay));
-    stage.afterwards(format!("topic {marks}"), async move {
-        Ok(Admin::new(&admin)?.delete_topics(&[&marks]).await?)
-    });
+    let marks = format!("outbox-marks.{}.{}", scope.log, scope.relay);
+    remove_kafka_topic(&stage, &config, &marks);
     let connector = TransactionalConnector::new(config.clone())?;
     connector.take_over(&scope).await?;
     let (receipts, mut received) = Receipts::channel();
@@ -130,8 +118,7 @@ async fn transactional(stage: Stage) -> Outcome {
     let after = now_ms()?;
     let mark = TransactionMark { number: 1, content: b"mark".to_vec() };
     connector.commit(connector.close(connector.session()), mark).await?;
-    let count = sent.len();
-    let records = tokio::task::spawn_blocking(move || read(&config, &topic, count)).await??;
+    let records = read(&config, &topic, sent.len()).await?;
     assert_times(&records, &sent, (before, after))
 }
 
@@ -148,21 +135,8 @@ async fn refused(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Returns the committed records of the only partition. Blocks.
-fn read(config: &Config, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", config.bootstrap_servers.join(",")).set("group.id", "plain");
-    client.set("enable.auto.commit", "false").set("isolation.level", "read_committed");
-    let consumer: BaseConsumer = client.create()?;
-    let mut partitions = TopicPartitionList::new();
-    partitions.add_partition_offset(topic, 0, Offset::Beginning)?;
-    consumer.assign(&partitions)?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut records = Vec::new();
-    while records.len() < count && Instant::now() < deadline {
-        if let Some(record) = consumer.poll(Duration::from_millis(100)) {
-            records.push(record?.detach());
-        }
-    }
-    Ok(records)
+/// Returns the committed records of the only partition.
+async fn read(config: &Config, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
+    let reading = Reading::default().committed(Duration::ZERO).at_least(count).silence(PATIENCE);
+    Kafka::new(config.bootstrap_servers.join(",")).read_all(topic, reading).await
 }

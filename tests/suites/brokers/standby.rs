@@ -5,13 +5,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::brokers::rabbitmq::{Admin, Config, Connector, Subscriber};
+use ::brokers::rabbitmq::{Config, Connector, Subscriber};
 use conformance::consuming::{WAIT, settle, within};
 use conformance::{relaying, sample};
+use harness::plain::rabbitmq::Rabbitmq;
 use inbox::{Consumer, ConsumerName, Inbox, InboxOptions, Shutdown};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{MessageId, Subscription};
 use sqlx::Sqlite;
@@ -64,21 +64,13 @@ impl Scene {
 
 /// Declares a queue that serves one consumer at a time; it is removed with the stage.
 async fn declare(stage: &Stage, config: &Config, queue: &str, kind: &'static str) -> Outcome {
-    let connection =
-        Connection::connect(&Backend::Rabbitmq.address()?, ConnectionProperties::default()).await?;
+    let session = Rabbitmq::new(Backend::Rabbitmq.address()?).open().await?;
     let mut arguments = FieldTable::default();
     arguments.insert(ShortString::try_new("x-queue-type")?, AMQPValue::LongString(kind.into()));
     arguments.insert(ShortString::try_new("x-single-active-consumer")?, AMQPValue::Boolean(true));
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let channel = connection.create_channel().await?;
-    channel.queue_declare(ShortString::try_new(queue)?, durable, arguments).await?;
-    let (config, queue) = (config.clone(), queue.to_owned());
-    stage.afterwards(format!("queue {queue}"), async move {
-        let admin = Admin::connect(&config).await?;
-        admin.delete_queue(&queue).await?;
-        admin.close().await;
-        Ok(())
-    });
+    session.channel.queue_declare(ShortString::try_new(queue)?, durable, arguments).await?;
+    brokers::remove_rabbitmq_queue(stage, config, queue);
     Ok(())
 }
 

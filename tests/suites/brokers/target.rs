@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use conformance::facts::Order;
-use conformance::{Capabilities, Case};
+use conformance::{Broker, Capabilities, Case};
 use libtest_mimic::Trial;
 use message::MaxInFlightPerKey;
 use tests::brokers::Memory;
-use tests::{Backend, Broker, Failure, brokers, trial};
-
-use crate::harness::Harness;
+use tests::{Backend, Failure, Stage, brokers, trial};
 
 /// A broker and the way to open it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// Opened as the shared harness opens it.
+    /// Opened as all suites open it.
     Shared(Backend),
     /// The in-memory broker, with sessions that accept any number of messages of one key at once.
     MemoryPipelined,
@@ -82,18 +80,17 @@ impl Target {
     }
 
     /// Connects to the broker, or creates a new one in this process.
-    async fn open(self) -> Result<Arc<dyn Broker>, Failure> {
-        match self {
-            Self::Shared(backend) => brokers::open(backend).await,
-            Self::MemoryPipelined => Ok(Arc::new(Memory::new(MaxInFlightPerKey::Pipelined))),
-        }
+    async fn open(self, stage: &Stage) -> Result<Arc<dyn Broker>, Failure> {
+        Ok(match self {
+            Self::Shared(backend) => brokers::open(stage, backend).await?,
+            Self::MemoryPipelined => Arc::new(Memory::new(stage, MaxInFlightPerKey::Pipelined)),
+        })
     }
 
     fn trial(self, case: Case) -> Trial {
         let name = format!("{}/{}/{}", case.suite, self.as_str(), case.name);
         trial(name, &[self.backend()], move |stage| async move {
-            let broker = self.open().await?;
-            case.run(Arc::new(Harness::new(stage, broker)), self.capabilities()).await
+            case.run(self.open(&stage).await?, self.capabilities()).await
         })
     }
 }

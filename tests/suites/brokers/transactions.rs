@@ -8,7 +8,7 @@ use message::{
     Connector as _, EventType, Fault, Message, OrderingKey, PublishError, Publisher, Receipt, Receipts,
     Submission, Ticket, Topic, TransactionMark, TransactionScope, Transactions as _,
 };
-use tests::brokers::committed;
+use tests::brokers::{committed, remove_kafka_topic};
 use tests::{Backend, Failure, Outcome, Stage, trial};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -66,10 +66,8 @@ impl Scene {
             timeout: Duration::from_secs(10),
         };
         let scene = Self { config, topic, scope };
-        let (admin, doomed) = (scene.config.clone(), [scene.topic.clone(), scene.marks_topic()]);
-        stage.afterwards("topics", async move {
-            Ok(Admin::new(&admin)?.delete_topics(&[&doomed[0], &doomed[1]]).await?)
-        });
+        remove_kafka_topic(stage, &scene.config, &scene.topic);
+        remove_kafka_topic(stage, &scene.config, &scene.marks_topic());
         Ok(scene)
     }
 
@@ -91,10 +89,10 @@ impl Scene {
     }
 
     /// Returns the payloads that a reader of committed records sees, sorted.
-    fn read(&self, topic: &str) -> Result<Vec<String>, Failure> {
-        let payloads = committed::read(&self.config.bootstrap_servers.join(","), topic)?;
+    async fn read(&self, topic: &str) -> Result<Vec<String>, Failure> {
+        let payloads = committed::read(&self.config.bootstrap_servers.join(","), topic).await?;
         let text = |payload: Vec<u8>| String::from_utf8_lossy(&payload).into_owned();
-        let mut texts: Vec<_> = payloads.into_iter().flatten().map(text).collect();
+        let mut texts: Vec<_> = payloads.into_iter().map(text).collect();
         texts.sort();
         Ok(texts)
     }
@@ -158,15 +156,15 @@ async fn commit(stage: Stage) -> Outcome {
     assert_eq!(connector.take_over(&scene.scope).await?, None);
     let mut session = session(&connector).await?;
     session.confirmed(scene.messages(0..10)?).await?;
-    assert_eq!(scene.read(&scene.topic)?, texts([]), "the transaction is open");
+    assert_eq!(scene.read(&scene.topic).await?, texts([]), "the transaction is open");
     connector.commit(connector.close(connector.session()), mark(1, "first")).await?;
-    assert_eq!(scene.read(&scene.topic)?, texts(0..10));
+    assert_eq!(scene.read(&scene.topic).await?, texts(0..10));
     session.confirmed(scene.messages([10])?).await?;
     drop(session);
     // The broker aborts everything left open, and the mark is that of the last commit.
     let successor = scene.connector()?;
     assert_eq!(successor.take_over(&scene.scope).await?, Some(mark(1, "first")));
-    assert_eq!(scene.read(&scene.topic)?, texts(0..10));
+    assert_eq!(scene.read(&scene.topic).await?, texts(0..10));
     Ok(())
 }
 
@@ -182,12 +180,12 @@ async fn next_batch(stage: Stage) -> Outcome {
         session.confirmed(scene.messages(number * 10..number * 10 + 10)?).await?;
         let closed = connector.close(connector.session());
         session.confirmed(scene.messages(number * 10 + 100..number * 10 + 110)?).await?;
-        assert_eq!(scene.read(&scene.topic)?, seen_after(number), "both transactions are open");
+        assert_eq!(scene.read(&scene.topic).await?, seen_after(number), "both transactions are open");
         connector.commit(closed, mark(number * 2 + 1, "closed")).await?;
         let first = seen_after(number).into_iter().chain(texts(number * 10..number * 10 + 10));
-        assert_eq!(scene.read(&scene.topic)?, sorted(first), "only the closed one is committed");
+        assert_eq!(scene.read(&scene.topic).await?, sorted(first), "only the closed one is committed");
         connector.commit(connector.close(connector.session()), mark(number * 2 + 2, "next")).await?;
-        assert_eq!(scene.read(&scene.topic)?, seen_after(number + 1));
+        assert_eq!(scene.read(&scene.topic).await?, seen_after(number + 1));
     }
     // A batch behind a closed transaction disappears with it when neither is committed.
     session.confirmed(scene.messages([200])?).await?;
@@ -196,7 +194,7 @@ async fn next_batch(stage: Stage) -> Outcome {
     let successor = scene.connector()?;
     assert_eq!(successor.take_over(&scene.scope).await?, Some(mark(4, "next")));
     assert!(connector.commit(closed, mark(5, "stale")).await.is_err(), "it was shut out");
-    assert_eq!(scene.read(&scene.topic)?, seen_after(2));
+    assert_eq!(scene.read(&scene.topic).await?, seen_after(2));
     Ok(())
 }
 
@@ -234,7 +232,7 @@ async fn fenced(stage: Stage, producer: u64) -> Outcome {
     assert!(lost[0].outcome.is_err(), "a session is over after a failed commit");
     fresh.confirmed(scene.messages([12])?).await?;
     later.commit(later.close(later.session()), next).await?;
-    assert_eq!(scene.read(&scene.topic)?, texts((0..producer).chain([12])));
+    assert_eq!(scene.read(&scene.topic).await?, texts((0..producer).chain([12])));
     assert!(!earlier.is_superseded());
     let (receipts, _received) = Receipts::channel();
     assert!(earlier.connect(receipts).await.is_err());
@@ -288,7 +286,7 @@ async fn compacted(stage: Stage) -> Outcome {
                 .commit(connector.close(connector.session()), mark(next, format!("mark {next}")))
                 .await?;
             tokio::time::sleep(Duration::from_millis(150)).await;
-            let left = scene.read(&scene.marks_topic())?.len() as u64;
+            let left = scene.read(&scene.marks_topic()).await?.len() as u64;
             Ok(tests::eventually::when(left + 20 < next))
         }
     })
@@ -312,7 +310,7 @@ async fn refused(stage: Stage) -> Outcome {
         assert_eq!(refusal(receipt.outcome)?.fault(), Fault::Broker, "nobody is blamed");
     }
     drop(batches);
-    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    assert_eq!(scene.read(&scene.topic).await?, texts([]));
     let mut alone = session(&connector).await?;
     let mut receipts = alone.submit(vec![poison]).await?;
     let culprit = refusal(receipts.remove(0).outcome)?;
@@ -321,7 +319,7 @@ async fn refused(stage: Stage) -> Outcome {
     let mut rest = session(&connector).await?;
     rest.confirmed(scene.messages(0..3)?).await?;
     connector.commit(connector.close(connector.session()), mark(1, "rest")).await?;
-    assert_eq!(scene.read(&scene.topic)?, texts(0..3));
+    assert_eq!(scene.read(&scene.topic).await?, texts(0..3));
     Ok(())
 }
 
@@ -337,7 +335,7 @@ async fn refused_mark(stage: Stage) -> Outcome {
     session.confirmed(scene.messages(0..3)?).await?;
     let large = mark(1, vec![7; 20_000]);
     refusal(connector.commit(connector.close(connector.session()), large).await)?;
-    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    assert_eq!(scene.read(&scene.topic).await?, texts([]));
     let successor = scene.connector()?;
     assert_eq!(successor.take_over(&scene.scope).await?, None);
     Ok(())
@@ -354,7 +352,7 @@ async fn missing_topic(stage: Stage) -> Outcome {
     let faults = receipts.into_iter().map(|receipt| Ok(refusal(receipt.outcome)?.fault()));
     let faults = faults.collect::<Result<Vec<_>, Failure>>()?;
     assert_eq!(faults, [Fault::Broker, Fault::Operator]);
-    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    assert_eq!(scene.read(&scene.topic).await?, texts([]));
     Ok(())
 }
 
@@ -389,7 +387,7 @@ async fn timed_out(stage: Stage) -> Outcome {
     // By default the coordinator checks for timed-out transactions every ten seconds.
     tokio::time::sleep(Duration::from_secs(13)).await;
     assert!(connector.commit(connector.close(connector.session()), mark(1, "late")).await.is_err());
-    assert_eq!(scene.read(&scene.topic)?, texts([]));
+    assert_eq!(scene.read(&scene.topic).await?, texts([]));
     assert_eq!(scene.connector()?.take_over(&scene.scope).await?, None);
     Ok(())
 }

@@ -43,7 +43,7 @@ impl Canaries {
 /// connection that needs the password.
 pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
     let (canaries, mut told) = (Canaries::new(), Told::default());
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(backend).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, backend).await?).await?;
     let url = login(&stage, &workload, &canaries).await?;
     produce(&workload, &canaries, &mut told).await?;
     publish(&stage, &workload, &url, &canaries, &mut told).await?;
@@ -157,7 +157,7 @@ async fn publish(
 
 /// Runs a handler that fails, and admits an id a second time with different content.
 async fn consume(workload: &Workload<Postgres>, canaries: &Canaries, told: &mut Told) -> Outcome {
-    let mut subscription = workload.broker.subscribe("canary", &workload.topic).await?;
+    let mut subscription = workload.broker.join("canary", &workload.topic).await?;
     let delivery = loop {
         let next = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
         if let Some(delivery) = next.into_iter().next() {
@@ -215,7 +215,7 @@ async fn run(workload: &Workload<Postgres>, inbox: &Inbox<Postgres>) -> Outcome 
         .subscribe(move || {
             let (broker, topic) = (broker.clone(), topic.clone());
             async move {
-                let opened = broker.subscribe("failing", &topic).await;
+                let opened = broker.join("failing", &topic).await;
                 opened.map_err(|failure| message::SubscriptionError::lost(failure.to_string()))
             }
         })

@@ -26,13 +26,15 @@ fn main() -> std::process::ExitCode {
         let needs = [Backend::Postgres, backend, Backend::Xtask];
         let name = format!("a_broker_that_crashes_loses_nothing/postgres/{backend}");
         trials.push(trial(name, &needs, move |stage| async move {
-            a_broker_that_crashes_loses_nothing(stage, brokers::open(backend).await?).await
+            let broker = brokers::open(&stage, backend).await?;
+            a_broker_that_crashes_loses_nothing(stage, broker).await
         }));
     }
     for backend in [Backend::Kafka, Backend::Rabbitmq] {
         let name = format!("a_stopped_broker_confirms_nothing_it_does_not_hold/{backend}");
         trials.push(trial(name, &[backend, Backend::Xtask], move |stage| async move {
-            a_stopped_broker_confirms_nothing_it_does_not_hold(stage, brokers::open(backend).await?).await
+            let broker = brokers::open(&stage, backend).await?;
+            a_stopped_broker_confirms_nothing_it_does_not_hold(stage, broker).await
         }));
     }
     // For the same reason the test cannot check the contents of the queue after a stop. It checks
@@ -41,28 +43,30 @@ fn main() -> std::process::ExitCode {
         "a_stopped_broker_leaves_no_submission_without_a_receipt/sqs",
         &[Backend::Sqs, Backend::Xtask],
         |stage| async move {
-            a_stopped_broker_leaves_no_submission_without_a_receipt(stage, brokers::open(Backend::Sqs).await?)
-                .await
+            let broker = brokers::open(&stage, Backend::Sqs).await?;
+            a_stopped_broker_leaves_no_submission_without_a_receipt(stage, broker).await
         },
     ));
     let needs = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
     trials.push(trial("a_database_that_crashes_loses_nothing", &needs, |stage| async move {
-        a_database_that_crashes_loses_nothing(stage, brokers::open(Backend::Kafka).await?).await
+        let broker = brokers::open(&stage, Backend::Kafka).await?;
+        a_database_that_crashes_loses_nothing(stage, broker).await
     }));
     trials.push(trial("a_database_that_is_down_at_the_start_is_waited_for", &needs, |stage| async move {
-        a_database_that_is_down_at_the_start_is_waited_for(stage, brokers::open(Backend::Kafka).await?).await
+        let broker = brokers::open(&stage, Backend::Kafka).await?;
+        a_database_that_is_down_at_the_start_is_waited_for(stage, broker).await
     }));
     trials.push(trial(
         "a_broker_that_crashes_shows_each_message_once/postgres/kafka",
         &needs,
         |stage| async move {
-            let kafka = brokers::open(Backend::Kafka).await?;
+            let kafka = brokers::open(&stage, Backend::Kafka).await?;
             transactions::a_broker_that_crashes_shows_each_message_once(stage, kafka).await
         },
     ));
     let needs = [Backend::Kafka, Backend::Xtask];
     trials.push(trial("a_commit_that_nobody_answers_ends_its_session", &needs, |stage| async move {
-        let kafka = brokers::open(Backend::Kafka).await?;
+        let kafka = brokers::open(&stage, Backend::Kafka).await?;
         transactions::a_commit_that_nobody_answers_ends_its_session(stage, kafka).await
     }));
     trial::run_alone(trial::at_night(trials))
@@ -152,8 +156,8 @@ struct Outage {
 /// broker again.
 async fn publish_through_an_outage(stage: &Stage, broker: &dyn Broker) -> Result<Outage, tests::Failure> {
     const COUNT: u64 = 400;
-    let topic = broker.topic_name(stage, "outage");
-    broker.create_topic(stage, &topic).await?;
+    let topic = broker.topic_name("outage");
+    broker.create_topic(&topic).await?;
     if broker.backend() == Backend::Rabbitmq {
         // RabbitMQ confirms a declaration before it is on disk: a crash right afterwards would lose
         // the queue.

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use brokers::kafka::{Admin, Config as KafkaConfig, TransactionalConnector};
+use brokers::kafka::{Config as KafkaConfig, TransactionalConnector};
 use message::{
     Connector as _, EventType, Message, Receipts, Submission, Ticket, Topic, TransactionMark,
     TransactionScope, Transactions as _,
 };
 use sqlx::Postgres;
-use tests::brokers::committed;
+use tests::brokers::{committed, remove_kafka_topic};
 use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Backend, Broker, Failure, Outcome, RelayProcess, Stage, eventually, services};
@@ -30,13 +30,13 @@ pub(super) async fn a_broker_that_crashes_shows_each_message_once(
     let relay = RelayProcess::start(&stage, &config)?;
     let (placed, topic) = (3 * 50, workload.topic.clone());
     place_many_patiently(&workload, 50).await?;
-    eventually("some are seen", || async { Ok((!seen(&topic)?.is_empty()).then_some(())) }).await?;
+    eventually("some are seen", || async { Ok((!seen(&topic).await?.is_empty()).then_some(())) }).await?;
     services::stop(&stage, Backend::Kafka).await?;
     place_many_patiently(&workload, 50).await?;
     services::start(Backend::Kafka).await?;
     place_many_patiently(&workload, 50).await?;
     let all = eventually("all are seen", || async {
-        let seen = seen(&topic)?;
+        let seen = seen(&topic).await?;
         Ok((seen.len() >= placed).then_some(seen))
     })
     .await?;
@@ -46,8 +46,8 @@ pub(super) async fn a_broker_that_crashes_shows_each_message_once(
 }
 
 /// Returns the payloads that a reader of committed records sees.
-fn seen(topic: &str) -> Result<Vec<Vec<u8>>, Failure> {
-    Ok(committed::read(&Backend::Kafka.address()?, topic)?.into_iter().flatten().collect())
+async fn seen(topic: &str) -> Result<Vec<Vec<u8>>, Failure> {
+    committed::read(&Backend::Kafka.address()?, topic).await
 }
 
 /// Goal: the outcome of an unanswered commit is unknown, so its session commits nothing more.
@@ -56,8 +56,8 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
-    let topic = broker.topic_name(&stage, "unanswered");
-    broker.create_topic(&stage, &topic).await?;
+    let topic = broker.topic_name("unanswered");
+    broker.create_topic(&topic).await?;
     let config = KafkaConfig::new(Backend::Kafka.address()?.split(','));
     let scope = TransactionScope {
         log: stage.unique("log").to_lowercase(),
@@ -65,10 +65,7 @@ pub(super) async fn a_commit_that_nobody_answers_ends_its_session(
         is_new: true,
         timeout: Duration::from_secs(8),
     };
-    let (admin, marks) = (config.clone(), format!("outbox-marks.{}.{}", scope.log, scope.relay));
-    stage.afterwards("the topic of the marks", async move {
-        Ok(Admin::new(&admin)?.delete_topics(&[&marks]).await?)
-    });
+    remove_kafka_topic(&stage, &config, &format!("outbox-marks.{}.{}", scope.log, scope.relay));
     let connector = TransactionalConnector::new(config.clone())?;
     connector.take_over(&scope).await?;
     let (receipts, mut received) = Receipts::channel();

@@ -53,7 +53,7 @@ pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
         .subscribe(move || {
             let (broker, topic) = (Arc::clone(&broker), topic.clone());
             async move {
-                let subscribed = broker.subscribe("workload", &topic).await;
+                let subscribed = broker.join("workload", &topic).await;
                 subscribed.map_err(|failure| message::SubscriptionError::lost(failure.to_string()))
             }
         })

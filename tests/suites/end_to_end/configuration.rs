@@ -94,7 +94,7 @@ async fn two_pipelines_of_one_name(stage: Stage) -> Outcome {
 /// log names the command that helps. Oracle: the log, and a process that runs.
 async fn a_missing_schema(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
-    let broker = brokers::open(Backend::Kafka).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
     let config = Config::write(&stage, "orders", &database.relay_url()?, broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     relay.tells("run `relay migrate up").await?;
@@ -108,7 +108,7 @@ async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
     let newer = "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) \
                  VALUES ('outbox', 99, '0099_future', 'x')";
     database.execute(newer).await?;
-    let broker = brokers::open(Backend::Kafka).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
     let text =
         refused(&Config::write(&stage, "orders", &database.relay_url()?, broker.as_ref(), "")?).await?;
     assert!(text.contains("99") && text.contains("upgrade"), "{text}");
@@ -120,7 +120,7 @@ async fn a_schema_that_is_too_new(stage: Stage) -> Outcome {
 async fn a_wrong_database_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = database.url.replacen(":outbox@", ":s3cret@", 1);
-    let broker = brokers::open(Backend::Kafka).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
     let relay = RelayProcess::start(&stage, &Config::write(&stage, "orders", &url, broker.as_ref(), "")?)?;
     relay.tells("password authentication failed").await?;
     assert!(!relay.log()?.contains("s3cret"), "the log holds the password");
@@ -131,7 +131,7 @@ async fn a_wrong_database_password(stage: Stage) -> Outcome {
 async fn a_wrong_broker_password(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let url = Backend::Rabbitmq.address()?.replace("guest:guest@", "guest:s3cret@");
-    let broker = brokers::Rabbitmq::new(url);
+    let broker = brokers::Rabbitmq::new(&stage, url);
     let relay =
         RelayProcess::start(&stage, &Config::write(&stage, "orders", &database.relay_url()?, &broker, "")?)?;
     // The relay's own line, not the earlier one of the client library.

@@ -58,7 +58,7 @@ pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker:
     tx.commit().await?;
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
-    let mut subscription = workload.broker.subscribe("trace", &workload.topic).await?;
+    let mut subscription = workload.broker.join("trace", &workload.topic).await?;
     let deliveries = loop {
         let deliveries = subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await?;
         if !deliveries.is_empty() {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use harness::plain::PlainRecord;
 use proxy::Proxy;
 use serde_json::{Value, json};
 use sqlx::Postgres;
-use tests::brokers::Record;
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, eventually};
@@ -25,11 +25,12 @@ const KEYS: usize = 20;
 /// published or lost. Oracle: the records that plain clients find in both brokers; the cursors;
 /// `show`, `replay` and `verify`.
 pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome {
-    let (kafka, sqs) = (brokers::open(Backend::Kafka).await?, brokers::open(Backend::SqsFifo).await?);
-    let (orders, audit) = (kafka.topic_name(&stage, "orders"), sqs.topic_name(&stage, "audit"));
-    kafka.create_topic(&stage, &orders).await?;
-    kafka.create_topic(&stage, &audit).await?;
-    sqs.create_topic(&stage, &audit).await?;
+    let kafka = brokers::open(&stage, Backend::Kafka).await?;
+    let sqs = brokers::open(&stage, Backend::SqsFifo).await?;
+    let (orders, audit) = (kafka.topic_name("orders"), sqs.topic_name("audit"));
+    kafka.create_topic(&orders).await?;
+    kafka.create_topic(&audit).await?;
+    sqs.create_topic(&audit).await?;
     let server = Backend::SqsFifo.address()?;
     let host = server.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let wire = Proxy::start(0, host.clone()).await?;
@@ -99,7 +100,7 @@ pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome 
 }
 
 /// Checks that each number occurs once, and that the numbers of each key ascend.
-fn assert_in_order(records: &[Record], count: usize) -> Outcome {
+fn assert_in_order(records: &[PlainRecord], count: usize) -> Outcome {
     assert_eq!(records.len(), count, "all of them, and nothing else");
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for record in records {

@@ -83,7 +83,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
-    let missing = workload.broker.topic_name(&stage, "missing");
+    let missing = workload.broker.topic_name("missing");
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = workload.consume().await?;
@@ -97,7 +97,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
     relay.tells("topic stopped").await?;
     assert!(relay.log()?.contains(&missing), "the missing topic is not named");
     workload.settled().await?;
-    workload.broker.create_topic(&stage, &missing).await?;
+    workload.broker.create_topic(&missing).await?;
     let records = workload.broker.drain(&missing, 3).await?;
     let mut payloads: Vec<_> = records.iter().map(|record| record.payload.clone()).collect();
     if workload.broker.order() == tests::facts::Order::Free {
@@ -121,7 +121,7 @@ pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
     let section = format!("{section}unroutable = \"dead\"\n");
     let url = workload.database.relay_url()?;
     let config = Config::with_section(&stage, RELAY, &url, &section, "")?;
-    let nobodys = workload.broker.topic_name(&stage, "nobodys");
+    let nobodys = workload.broker.topic_name("nobodys");
     workload.database.append(&nobodys, "a", "1").await?;
     workload.database.append(&nobodys, "a", "2").await?;
     let relay = RelayProcess::start(&stage, &config)?;
@@ -135,7 +135,7 @@ pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
     assert_eq!((dead.len(), dead[0].attempts, dead[0].key.as_deref()), (1, 1, Some("a")), "{dead:?}");
     let error = dead[0].error.clone().unwrap_or_default();
     assert!(error.contains(&format!("no queue is bound for routing key {nobodys}")), "{error}");
-    workload.broker.create_topic(&stage, &nobodys).await?;
+    workload.broker.create_topic(&nobodys).await?;
     workload.database.append(&nobodys, "b", "33").await?;
     let records = workload.broker.drain(&nobodys, 1).await?;
     assert_eq!(records.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"33"]);

@@ -23,7 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let trials = brokers.map(|backend| {
         let name = format!("the_lag_of_a_consumer_is_told_while_it_lasts/postgres/{backend}");
         trial(name, &[Backend::Postgres, backend], move |stage| async move {
-            the_lag_is_told(stage, brokers::open(backend).await?).await
+            let broker = brokers::open(&stage, backend).await?;
+            the_lag_is_told(stage, broker).await
         })
     });
     trials.into()
@@ -67,7 +68,7 @@ async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
                 move || {
                     let (broker, topic) = (Arc::clone(&broker), topic.clone());
                     async move {
-                        let opened = broker.subscribe("lag", &topic).await;
+                        let opened = broker.join("lag", &topic).await;
                         opened.map_err(|error| message::SubscriptionError::lost(error.to_string()))
                     }
                 }

@@ -49,8 +49,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// written; each message is in the topic once; the epoch of the lease, which each grant raises; the
 /// server's count of parked rows that were read.
 async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
-    let broker = brokers::open(Backend::Kafka).await?;
-    let topic = broker.topic_name(&stage, "late");
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
+    let topic = broker.topic_name("late");
     let database = Database::<Postgres>::migrated(&stage).await?;
     never_analyse(&database).await?;
     commit_slowly(&database, commit_ms).await?;
@@ -82,7 +82,7 @@ async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
             Ok::<_, Failure>(*progress.borrow())
         }
     });
-    broker.create_topic(&stage, &topic).await?;
+    broker.create_topic(&topic).await?;
     let looks = look_until_none_is_held(&database, written).await;
     over.send_replace(true);
     let written = producing.await??;

@@ -94,7 +94,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 /// Oracle: messages that took effect but were never confirmed to the relay; its exit code; the
 /// checker, and duplicates from the next relay.
 pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
-    let broker = brokers::open(Backend::Rabbitmq).await?;
+    let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let direct = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let address = Backend::Rabbitmq.address()?;

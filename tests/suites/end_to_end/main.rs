@@ -44,12 +44,12 @@ macro_rules! everywhere {
         for backend in BROKERS {
             let name = format!("{name}/postgres/{backend}");
             $trials.push(trial(name, &[Backend::Postgres, backend], move |stage| async move {
-                let broker = brokers::open(backend).await?;
+                let broker = brokers::open(&stage, backend).await?;
                 $module::$case::<Postgres>(stage, broker).await
             }));
         }
         $trials.push(trial(format!("{name}/sqlite/kafka-mock"), &[], |stage| async move {
-            let broker = brokers::open(Backend::KafkaMock).await?;
+            let broker = brokers::open(&stage, Backend::KafkaMock).await?;
             $module::$case::<Sqlite>(stage, broker).await
         }));
     )*};
@@ -72,26 +72,28 @@ fn of_the_gate() -> Vec<Trial> {
     for backend in BROKERS {
         let name = format!("an_open_transaction_delays_only_its_own_rows/postgres/{backend}");
         trials.push(trial(name, &[Backend::Postgres, backend], move |stage| async move {
-            delivery::an_open_transaction_delays_only_its_own_rows(stage, brokers::open(backend).await?).await
+            let broker = brokers::open(&stage, backend).await?;
+            delivery::an_open_transaction_delays_only_its_own_rows(stage, broker).await
         }));
     }
     trials.push(trial(
         "rows_of_one_id_are_all_delivered/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         |stage| async move {
-            delivery::rows_of_one_id_are_all_delivered(stage, brokers::open(Backend::Rabbitmq).await?).await
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+            delivery::rows_of_one_id_are_all_delivered(stage, broker).await
         },
     ));
     trials.push(trial(
         "rows_of_every_size_leave_or_are_dead/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         |stage| async move {
-            let broker = brokers::open(Backend::Rabbitmq).await?;
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
             sizes::rows_of_every_size_leave_or_are_dead::<Postgres>(stage, broker).await
         },
     ));
     trials.push(trial("rows_of_every_size_leave_or_are_dead/sqlite/kafka-mock", &[], |stage| async move {
-        let broker = brokers::open(Backend::KafkaMock).await?;
+        let broker = brokers::open(&stage, Backend::KafkaMock).await?;
         sizes::rows_of_every_size_leave_or_are_dead::<Sqlite>(stage, broker).await
     }));
     trials.extend(configuration::trials());
@@ -116,7 +118,7 @@ fn of_the_night() -> Vec<Trial> {
         "a_row_larger_than_memory_costs_its_own_key/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         |stage| async move {
-            let broker = brokers::open(Backend::Rabbitmq).await?;
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
             sizes::a_row_larger_than_memory_costs_its_own_key::<Postgres>(stage, broker).await
         },
     ));
@@ -124,7 +126,7 @@ fn of_the_night() -> Vec<Trial> {
         "a_row_larger_than_memory_costs_its_own_key/sqlite/kafka-mock",
         &[],
         |stage| async move {
-            let broker = brokers::open(Backend::KafkaMock).await?;
+            let broker = brokers::open(&stage, Backend::KafkaMock).await?;
             sizes::a_row_larger_than_memory_costs_its_own_key::<Sqlite>(stage, broker).await
         },
     ));
@@ -132,7 +134,7 @@ fn of_the_night() -> Vec<Trial> {
         "a_message_that_nobody_takes_is_dead_at_once/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         |stage| async move {
-            let broker = brokers::open(Backend::Rabbitmq).await?;
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
             holding::a_message_that_nobody_takes_is_dead_at_once(stage, broker).await
         },
     ));
@@ -140,7 +142,7 @@ fn of_the_night() -> Vec<Trial> {
         "small_headers_are_counted_as_what_they_take/postgres/rabbitmq",
         &[Backend::Postgres, Backend::Rabbitmq],
         |stage| async move {
-            let broker = brokers::open(Backend::Rabbitmq).await?;
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
             sizes::small_headers_are_counted_as_what_they_take(stage, broker).await
         },
     ));
@@ -158,14 +160,15 @@ fn of_the_night() -> Vec<Trial> {
         "a_role_that_may_only_select_is_enough/postgres/kafka",
         &[Backend::Postgres, Backend::Kafka],
         |stage| async move {
-            verify::a_role_that_may_only_select_is_enough(stage, brokers::open(Backend::Kafka).await?).await
+            let broker = brokers::open(&stage, Backend::Kafka).await?;
+            verify::a_role_that_may_only_select_is_enough(stage, broker).await
         },
     ));
     trials.push(trial(
         "a_pipeline_that_is_away_hides_no_loss/postgres/kafka",
         &[Backend::Postgres, Backend::Kafka],
         |stage| async move {
-            let kafka = brokers::open(Backend::Kafka).await?;
+            let kafka = brokers::open(&stage, Backend::Kafka).await?;
             verify::a_pipeline_that_is_away_hides_no_loss::<Postgres>(stage, kafka).await
         },
     ));
@@ -173,7 +176,8 @@ fn of_the_night() -> Vec<Trial> {
         "what_is_not_consumed_yet_is_not_missing/postgres/kafka",
         &[Backend::Postgres, Backend::Kafka],
         |stage| async move {
-            verify::what_is_not_consumed_yet_is_not_missing(stage, brokers::open(Backend::Kafka).await?).await
+            let broker = brokers::open(&stage, Backend::Kafka).await?;
+            verify::what_is_not_consumed_yet_is_not_missing(stage, broker).await
         },
     ));
     trials.push(trial(

@@ -60,7 +60,7 @@ fn value(text: &str, series: &str) -> Option<f64> {
 /// Goal: a running relay exports exactly the metrics of the table, with these types and labels.
 /// Oracle: the text of a scrape, parsed here.
 async fn every_metric(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let written = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let filter = "[[pipeline.filter]]\ntopics = [\"!left-out\"]\n";
@@ -70,7 +70,7 @@ async fn every_metric(stage: Stage) -> Outcome {
     relay.tells("connected").await?;
     let address = relay.address(SERVING).await?;
     workload.place_many(5, 25).await?;
-    let missing = workload.broker.topic_name(&stage, "missing");
+    let missing = workload.broker.topic_name("missing");
     let mut tx = workload.begin().await?;
     workload.outbox().enqueue(&mut tx, NewMessage::new(&missing).key("k").json(&1)).await?;
     workload.outbox().enqueue(&mut tx, NewMessage::new("left-out").json(&2)).await?;
@@ -136,10 +136,10 @@ fn exported(text: &str) -> BTreeMap<&str, (&str, BTreeSet<&str>)> {
 /// Goal: messages that wait for an operator are visible in every view. Oracle: metrics and `relay
 /// status` while a topic is missing; the exit code.
 async fn held_messages_are_backlog(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = served(&stage, &Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?, ANY)?;
-    let missing = workload.broker.topic_name(&stage, "missing");
+    let missing = workload.broker.topic_name("missing");
     let mut tx = workload.begin().await?;
     for number in 0..20 {
         workload.outbox().enqueue(&mut tx, NewMessage::new(&missing).key("k").json(&number)).await?;
@@ -168,7 +168,7 @@ async fn held_messages_are_backlog(stage: Stage) -> Outcome {
 /// Goal: traffic is sent only to processes that can work. Oracle: `/readyz` of a leader and a
 /// standby, and of a relay whose database does not answer.
 async fn readiness(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let both = served(&stage, &config, ANY)?;
@@ -210,7 +210,7 @@ async fn silent_connections(stage: Stage) -> Outcome {
     const PROBES: usize = 20;
     /// The beginning of a request.
     const HEAD: &[u8] = b"GET /livez HTTP/1.1\r\nHost: ";
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &served(&stage, &config, "0.0.0.0:0")?)?;
@@ -279,7 +279,7 @@ fn is_open(stream: &TcpStream) -> bool {
 /// Goal: SIGHUP applies the settings that can change at run time and names the rest; an error
 /// changes nothing. Oracle: the log; the process continues.
 async fn reload(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "[log]\nlevel = \"info\"\n")?;
     let relay = RelayProcess::start_with(&stage, &config, &[])?;
@@ -301,7 +301,7 @@ async fn reload(stage: Stage) -> Outcome {
 /// Goal: the relay works as a unit of `Type=notify` with a watchdog. Oracle: the datagrams,
 /// received by the test's own socket.
 async fn service_manager(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let path = stage.folder().join("notify");
@@ -339,7 +339,7 @@ async fn told(socket: &UnixDatagram, text: &str) -> Outcome {
 /// cannot see its age, and the hidden age is not shown as 0. Oracle: the metric, which grows; the
 /// pid; `relay status` before and after the grant that `relay doctor` names.
 async fn hidden_transaction(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let (user, group) = (stage.unique("relay"), Role::Relay.user());
     workload.database.execute(&format!("CREATE ROLE {user} LOGIN PASSWORD 'outbox' IN ROLE {group}")).await?;
     let (database, gone) = (workload.database.clone(), user.clone());

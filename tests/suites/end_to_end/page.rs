@@ -82,7 +82,8 @@ pub(crate) struct Served {
 impl Served {
     /// Starts a relay with `users`; `more` is appended to the section of the page.
     pub(crate) async fn start(stage: &Stage, users: &str, more: &str) -> Result<Self, Failure> {
-        let workload = Workload::<Postgres>::open(stage, brokers::open(Backend::KafkaMock).await?).await?;
+        let workload =
+            Workload::<Postgres>::open(stage, brokers::open(stage, Backend::KafkaMock).await?).await?;
         let config = config(stage, &workload, users, more)?;
         let relay = RelayProcess::start(stage, &config)?;
         let address = relay.address(SERVING).await?;

@@ -17,7 +17,7 @@ const RELAY: &str = "orders";
 /// the old password is refused and every session of the user has ended; a message placed afterwards
 /// still takes effect through the same process.
 pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let user = stage.unique("rotated");
     let group = Role::Relay.user();
     workload.database.execute(&format!("CREATE ROLE {user} LOGIN PASSWORD 'first' IN ROLE {group}")).await?;
@@ -59,7 +59,8 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
 /// mistaken for a rotation. The status also shows how many processes wait for the lease. Oracle:
 /// the status while the file holds a wrong password, a right one, and a wrong one again; the log.
 pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
+    let workload =
+        Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Rabbitmq).await?).await?;
     let file = stage.folder().join("password");
     let place = Backend::Rabbitmq.address()?;
     let (_, place) = place.rsplit_once('@').ok_or("an address without a user")?;

@@ -15,10 +15,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Rabbitmq];
     vec![
         trial("a_cloud_that_hides_its_timeline_is_served/postgres/rabbitmq", &needs, |stage| async move {
-            without_a_timeline(stage, brokers::open(Backend::Rabbitmq).await?).await
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+            without_a_timeline(stage, broker).await
         }),
         trial("sessions_do_not_depend_on_a_roles_defaults/postgres/rabbitmq", &needs, |stage| async move {
-            other_defaults(stage, brokers::open(Backend::Rabbitmq).await?).await
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+            other_defaults(stage, broker).await
         }),
         trial(
             "urls_that_cannot_be_honoured_are_refused_by_name/postgres",

@@ -200,12 +200,10 @@ pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
     let leaves = rows.iter().filter(|row| matches!(row.expected, Expected::Leaves));
     let mut expected: Vec<_> = leaves.map(|row| (row.key.clone(), row.payload_bytes)).collect();
     let records = workload.broker.drain(topic, expected.len()).await?;
-    let subject = |record: &tests::brokers::Record| {
+    let subject = |record: &harness::plain::PlainRecord| {
         let mut headers = record.headers.iter();
-        headers
-            .find(|(name, _)| name.ends_with("subject"))
-            .map(|(_, value)| value.clone())
-            .unwrap_or_default()
+        let subject = headers.find(|(name, _)| name.ends_with("subject"));
+        subject.map(|(_, value)| value.clone()).unwrap_or_default()
     };
     let mut found: Vec<_> = records.iter().map(|record| (subject(record), record.payload.len())).collect();
     expected.sort();

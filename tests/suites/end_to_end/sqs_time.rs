@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use harness::plain::sqs::Sqs;
 use libtest_mimic::Trial;
 use message::{ContentType, EventType, Message, OrderingKey, Receipts, Submission, Ticket, Topic};
 use serde_json::json;
@@ -28,17 +29,26 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(
             "a_copy_after_the_deduplication_of_sqs_takes_no_effect/postgres/sqs-fifo",
             &[Backend::Postgres, Backend::SqsFifo],
-            |stage| async move { copied(stage, brokers::open(Backend::SqsFifo).await?).await },
+            |stage| async move {
+                let broker = brokers::open(&stage, Backend::SqsFifo).await?;
+                copied(stage, broker).await
+            },
         ),
         trial(
             "a_message_waits_longer_than_sqs_can_delay_it/postgres/sqs",
             &[Backend::Postgres, Backend::Xtask, Backend::Sqs],
-            |stage| async move { scheduled(stage, brokers::open(Backend::Sqs).await?).await },
+            |stage| async move {
+                let broker = brokers::open(&stage, Backend::Sqs).await?;
+                scheduled(stage, broker).await
+            },
         ),
         trial(
             "a_message_that_a_queue_has_forgotten_is_named_and_replayed/postgres/sqs",
             &[Backend::Postgres, Backend::Sqs],
-            |stage| async move { forgotten(stage, brokers::open(Backend::Sqs).await?).await },
+            |stage| async move {
+                let broker = brokers::open(&stage, Backend::Sqs).await?;
+                forgotten(stage, broker).await
+            },
         ),
     ]
 }
@@ -84,7 +94,7 @@ async fn send(workload: &Workload<Postgres>, message: &Message) -> Outcome {
 async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let cluster = Cluster::start_with_clock(&stage).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
-    let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
+    let workload = Workload::<Postgres>::on(database, broker).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
@@ -113,14 +123,15 @@ async fn scheduled(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
 /// `relay verify` before and after; the checker.
 async fn forgotten(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
-    let sqs = brokers::Sqs::standard(Backend::Sqs.address()?).await;
+    let sqs = Sqs::elasticmq(Backend::Sqs.address()?).await;
     let config = verify::config(&stage, &workload, &workload.database.url, "")?;
     workload.place_many(2, 5).await?;
     Ran::with(&config, &["run", "--once"]).await?.done()?;
-    assert_eq!(sqs.waiting(&workload.topic).await?, 5);
+    assert_eq!(sqs.counts(&workload.topic).await?.visible, 5);
     // The test empties the queue, because ElasticMQ keeps messages forever.
-    sqs.forget(&workload.topic).await?;
-    eventually("the queue is empty", || async { Ok(when(sqs.waiting(&workload.topic).await? == 0)) }).await?;
+    sqs.purge(&workload.topic).await?;
+    eventually("the queue is empty", || async { Ok(when(sqs.counts(&workload.topic).await?.visible == 0)) })
+        .await?;
     let consumer = workload.consume().await?;
     let (code, report) = verify(&config, &["--grace", "1s"]).await?;
     let missing = report["messages"].as_array().map_or(0, Vec::len);

@@ -56,7 +56,7 @@ async fn arrive(workload: &Workload<Postgres>, payloads: &[&str]) -> Outcome {
 /// use. Oracle: the records in the topic while each is broken and after each is repaired; the text
 /// of `/readyz`; the same process throughout.
 async fn what_can_come_right(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let rotating = Database::<Postgres>::migrated(&stage).await?;
     let restored = Database::<Postgres>::empty(&stage).await?;
     let file = stage.folder().join("url");
@@ -117,7 +117,8 @@ async fn what_can_come_right(stage: Stage) -> Outcome {
 /// database, the password of a broker, the certificate of the page. Oracle: the broker's and the
 /// database's messages before and after, and the log; the same process throughout.
 async fn files_that_come_later(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
+    let workload =
+        Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Rabbitmq).await?).await?;
     let late = Database::<Postgres>::migrated(&stage).await?;
     let (url, password) = (stage.folder().join("url"), stage.folder().join("password"));
     let place = Backend::Rabbitmq.address()?;
@@ -163,7 +164,7 @@ async fn files_that_come_later(stage: Stage) -> Outcome {
 /// stops. Oracle: the other pipeline's records, the log, `/readyz`, the exit code after an orderly
 /// stop.
 async fn refused_alone(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let newer = Database::<Postgres>::migrated(&stage).await?;
     let future = "INSERT INTO outbox_toolkit_migration (line, version, name, checksum) \
                   VALUES ('outbox', 99, '0099_future', 'x')";
@@ -200,7 +201,7 @@ async fn refused_alone(stage: Stage) -> Outcome {
 /// Goal: a run with `--once` ends: it publishes what it can, and does not wait for an operator.
 /// Oracle: the records of the healthy pipeline, exit code 2, and the suggested command.
 async fn once_waits_for_nobody(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let empty = Database::<Postgres>::empty(&stage).await?;
     let section = workload.broker.relay_section().ok_or("no section")?;
     let healthy = pipeline("healthy", &format!("url = {:?}", workload.database.relay_url()?), &section);

@@ -104,7 +104,7 @@ fn exporting(stage: &Stage, config: &Config, endpoint: &str, more: &str) -> Resu
 /// of the producer's. Metrics arrive as well, but no payload does. Oracle: the data that a
 /// collector received, with a producer and a consumer that use the OpenTelemetry SDK itself.
 async fn linked_spans(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let collector = Collector::start().await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
@@ -135,7 +135,7 @@ async fn linked_spans(stage: Stage) -> Outcome {
     let subscriber = move || {
         let (broker, topic) = (std::sync::Arc::clone(&broker), topic.clone());
         async move {
-            let opened = broker.subscribe("tracing", &topic).await;
+            let opened = broker.join("tracing", &topic).await;
             opened.map_err(|error| message::SubscriptionError::lost(error.to_string()))
         }
     };
@@ -219,7 +219,7 @@ fn assert_linked(sent: &Span, placed: &Span) {
 /// Goal: a collector that does not answer costs only the data meant for it. Oracle: everything is
 /// published, one warning, and a stop within the bound while connections hang.
 async fn collector_away(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     // The system's backlog accepts connections, but nothing answers them.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = format!("http://{}", silent.local_addr()?);
@@ -242,7 +242,7 @@ async fn collector_away(stage: Stage) -> Outcome {
 /// Goal: bad settings of the export are reported at the start, by name and without secrets. Oracle:
 /// exit code and text of the real program.
 async fn refused(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let plain = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
     for (endpoint, told) in [

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use harness::plain::PlainRecord;
 use inbox::{Cause, ConsumerName, Inbox, InboxOptions, Reason, Signature, Tenant};
 use message::{Delivery, DeliveryToken, EventType, Message, Topic};
 use outbox::NewMessage;
 use serde_json::Value;
 use sqlx::Postgres;
-use tests::brokers::Record;
 use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
@@ -320,7 +320,7 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
         .await?;
     workload
         .broker
-        .put(&workload.topic, Record { headers, payload: b"{}".to_vec(), ..Record::default() })
+        .write(&workload.topic, PlainRecord { headers, payload: b"{}".to_vec(), ..PlainRecord::default() })
         .await
 }
 

@@ -22,9 +22,9 @@ pub(crate) struct Placed {
 impl Placed {
     /// Runs the order service, and starts to relay its messages.
     pub(crate) async fn relayed(stage: &Stage, backend: Backend) -> Result<Self, Failure> {
-        let broker = brokers::open(backend).await?;
-        let topic = broker.topic_name(stage, "orders");
-        broker.create_topic(stage, &topic).await?;
+        let broker = brokers::open(stage, backend).await?;
+        let topic = broker.topic_name("orders");
+        broker.create_topic(&topic).await?;
         let database = Database::<Postgres>::empty(stage).await?;
         let printed =
             program::example("order_service", &[("DATABASE_URL", &database.url), ("TOPIC", &topic)]).await?;

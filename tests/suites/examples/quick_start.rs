@@ -34,8 +34,8 @@ const BILLED: &str = "SELECT count(*) FROM outbox_message JOIN inbox_message USI
 /// Goal: the program places, relays and bills its orders once. Terminated and started again, it
 /// continues. Oracle: the tables.
 async fn bills(stage: Stage) -> Outcome {
-    let kafka = brokers::open(Backend::Kafka).await?;
-    kafka.create_topic(&stage, "orders").await?;
+    let kafka = brokers::open(&stage, Backend::Kafka).await?;
+    kafka.create_topic("orders").await?;
     let database = Database::<Postgres>::empty(&stage).await?;
     let address = Backend::Kafka.address()?;
     let settings = [("DATABASE_URL", database.url.as_str()), ("KAFKA", &address)];

@@ -89,17 +89,17 @@ async fn secured(
             let server = front(stage, target, Opening::Direct, authority, Some(authority)).await?;
             let kafka = KafkaServer::start(stage, (listening, server.port)).await?;
             let address = format!("127.0.0.1:{}", server.port);
-            (server, Way::KafkaCertificate, Arc::new(Kafka::new(kafka.address())), address)
+            (server, Way::KafkaCertificate, Arc::new(Kafka::new(stage, kafka.address())), address)
         }
         Place::Rabbitmq => {
             let server = front(stage, place.target()?, Opening::Direct, authority, None).await?;
             let address = format!("amqps://127.0.0.1:{}/%2f", server.port);
-            (server, Way::RabbitmqPassword, plain::open(place.backend()).await?, address)
+            (server, Way::RabbitmqPassword, plain::open(stage, place.backend()).await?, address)
         }
         _ => {
             let server = front(stage, Place::Sqs.target()?, Opening::Direct, authority, None).await?;
             let address = server.port.to_string();
-            (server, Way::SqsKey, plain::open(Backend::SqsFifo).await?, address)
+            (server, Way::SqsKey, plain::open(stage, Backend::SqsFifo).await?, address)
         }
     };
     let broker = Secured {

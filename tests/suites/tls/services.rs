@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use brokers::{kafka, rabbitmq, sqs};
+use conformance::{Broker as _, Foreign, Redelivery};
+use harness::plain::PlainRecord;
 use libtest_mimic::Trial;
 use message::{Connector, Fault, MaxInFlightPerKey, Receipts, Subscription};
 use sqlx::Postgres;
-use tests::brokers::{Broker, Record};
+use tests::brokers::Broker;
 use tests::facts::Order;
 use tests::relay_process::Config;
 use tests::tls::{Authority, Front, Opening, Shown};
@@ -144,7 +146,14 @@ impl Secured {
         };
         let client = (folder.join("client.pem"), folder.join("client.key"));
         let password = if way.backend() == Backend::Kafka { "outbox" } else { "guest" };
-        Ok(Self { way, plain: plain::open(way.backend()).await?, address, authority, client, password })
+        Ok(Self {
+            way,
+            plain: plain::open(stage, way.backend()).await?,
+            address,
+            authority,
+            client,
+            password,
+        })
     }
 
     fn trust(&self) -> Trust {
@@ -207,25 +216,13 @@ impl Secured {
 }
 
 #[async_trait]
-impl Broker for Secured {
-    fn backend(&self) -> Backend {
-        self.plain.backend()
+impl conformance::Broker for Secured {
+    fn topic_name(&self, prefix: &str) -> String {
+        self.plain.topic_name(prefix)
     }
 
-    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
-        self.plain.max_in_flight_per_key()
-    }
-
-    fn order(&self) -> Order {
-        self.plain.order()
-    }
-
-    fn topic_name(&self, stage: &Stage, prefix: &str) -> String {
-        self.plain.topic_name(stage, prefix)
-    }
-
-    async fn create_topic(&self, stage: &Stage, topic: &str) -> Outcome {
-        self.plain.create_topic(stage, topic).await
+    async fn create_topic(&self, topic: &str) -> Outcome {
+        self.plain.create_topic(topic).await
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
@@ -240,7 +237,12 @@ impl Broker for Secured {
         self.plain.unreachable()
     }
 
-    async fn subscribe(&self, group: &str, topic: &str) -> Result<Box<dyn Subscription>, Failure> {
+    async fn subscribe(
+        &self,
+        group: &str,
+        topic: &str,
+        _: Redelivery,
+    ) -> Result<Box<dyn Subscription>, Failure> {
         Ok(match self.way.backend() {
             Backend::Kafka => {
                 let group = kafka::GroupConfig::new(group, [topic]);
@@ -251,19 +253,42 @@ impl Broker for Secured {
         })
     }
 
-    fn relay_section(&self) -> Option<String> {
-        Some(self.section())
+    async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
+        self.plain.payloads(topic, at_least).await
+    }
+
+    async fn put(&self, topic: &str, foreign: &Foreign) -> Outcome {
+        self.plain.put(topic, foreign).await
     }
 
     fn oversize_bytes(&self) -> Option<usize> {
         self.plain.oversize_bytes()
     }
+}
 
-    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<Record>, Failure> {
+#[async_trait]
+impl Broker for Secured {
+    fn backend(&self) -> Backend {
+        self.plain.backend()
+    }
+
+    fn max_in_flight_per_key(&self) -> MaxInFlightPerKey {
+        self.plain.max_in_flight_per_key()
+    }
+
+    fn order(&self) -> Order {
+        self.plain.order()
+    }
+
+    fn relay_section(&self) -> Option<String> {
+        Some(self.section())
+    }
+
+    async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {
         self.plain.drain(topic, at_least).await
     }
 
-    async fn put(&self, topic: &str, record: Record) -> Outcome {
-        self.plain.put(topic, record).await
+    async fn write(&self, topic: &str, record: PlainRecord) -> Outcome {
+        self.plain.write(topic, record).await
     }
 }

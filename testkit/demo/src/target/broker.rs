@@ -8,6 +8,7 @@ use brokers::kafka::mock::Mock;
 use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
 use brokers::sqs;
+use harness::plain::kafka::Kafka;
 use message::{Subscription, SubscriptionError};
 use proxy::Proxy;
 #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
@@ -203,7 +204,8 @@ impl Broker {
                 let admin = kafka::Admin::new(&kafka::Config::new(servers.clone()));
                 let admin = admin.map_err(DemoError::during(what))?;
                 admin.delete_topics(&[topic]).await.map_err(DemoError::during(what))?;
-                crate::plain::delete_group(servers, group).await
+                let removed = Kafka::new(servers.join(",")).remove_group(group).await;
+                removed.map_err(DemoError::during("remove a consumer group from Kafka"))
             }
             #[cfg(feature = "rabbitmq")]
             BrokerSpec::Rabbitmq { url, exchange, queue, topic_read, .. } => {

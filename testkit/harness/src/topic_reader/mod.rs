@@ -1,9 +1,9 @@
-//! Reads the broker's content with plain clients that share no code with the toolkit.
+//! Reads the broker's content with [plain clients](crate::plain).
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`kafka`] | a log, read from its beginning |
-//! | `rabbitmq` (feature `rabbitmq`) | an additional queue, drained at the end |
+//! | `rabbitmq` (feature `rabbitmq`) | an additional queue, emptied at the end |
 //! | [`whole`] | messages that arrived in chunks |
 
 pub mod kafka;

@@ -8,42 +8,27 @@ use checker::Occurrence;
 use uuid::Uuid;
 
 use crate::content::content;
-
-/// A record as a plain client reads it.
-#[derive(Debug)]
-pub struct Record<'a> {
-    /// The message id.
-    pub id: Option<Uuid>,
-    /// The partition or queue.
-    pub place: Arc<str>,
-    /// The ordering key.
-    pub key: Option<&'a str>,
-    /// All headers, including the attributes of the envelope.
-    pub headers: Vec<(&'a str, &'a str)>,
-    /// The payload, or a part of it.
-    pub payload: &'a [u8],
-}
+use crate::plain::PlainRecord;
 
 /// Incomplete messages, by id and number of chunks.
 #[derive(Debug, Default)]
 pub struct Wholes(HashMap<(Uuid, u32), BTreeMap<u32, Vec<u8>>>);
 
 impl Wholes {
-    /// Returns the message of a record: its own message, or the message whose last missing chunk it
-    /// is. If one relay stops halfway and another sends the message again, chunks remain or fill
-    /// gaps. Either way it is the same message.
-    pub fn take(&mut self, record: Record<'_>, prefix: &str) -> Option<Occurrence> {
-        let Record { id, place, key, headers, payload } = record;
-        let attribute = |name: &str| -> Option<u32> {
-            let (_, value) = headers.iter().find(|(header, _)| header.strip_prefix(prefix) == Some(name))?;
-            value.parse().ok()
-        };
+    /// Returns the message of a record whose attributes have this prefix: its own message, or the
+    /// message whose last missing chunk it is. If one relay stops halfway and another sends the
+    /// message again, chunks remain or fill gaps. Either way it is the same message.
+    pub fn take(&mut self, record: &PlainRecord, place: &Arc<str>, prefix: &str) -> Option<Occurrence> {
+        let attribute = |name: &str| record.header(&format!("{prefix}{name}"))?.parse().ok();
+        let id = record.message_id.as_deref().and_then(|id| Uuid::parse_str(id).ok());
         let part = attribute("chunkindex").zip(attribute("chunkcount"));
         let whole = match (id, part) {
-            (Some(id), Some(part)) => Cow::Owned(self.put(id, part, payload.to_vec())?),
-            _ => Cow::Borrowed(payload),
+            (Some(id), Some(part)) => Cow::Owned(self.put(id, part, record.payload.clone())?),
+            _ => Cow::Borrowed(&record.payload),
         };
-        Some(Occurrence { id, place, content: content(key, &whole, headers) })
+        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let content = content(record.key.as_deref(), &whole, headers);
+        Some(Occurrence { id, place: Arc::clone(place), content })
     }
 
     /// Stores a chunk. Returns the payload of the whole message if this was the last missing chunk.
@@ -69,9 +54,14 @@ mod tests {
         if let Some((index, count)) = part {
             headers.extend([("ce_chunkindex", index), ("ce_chunkcount", count)]);
         }
-        let record =
-            Record { id: Some(ID), place: "t[0]".into(), key: None, headers, payload: payload.as_bytes() };
-        wholes.take(record, "ce_")?.content.payload
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let record = PlainRecord {
+            key: None,
+            message_id: Some(ID.to_string()),
+            headers: headers.into_iter().map(owned).collect(),
+            payload: payload.as_bytes().to_vec(),
+        };
+        wholes.take(&record, &"t[0]".into(), "ce_")?.content.payload
     }
 
     #[test]

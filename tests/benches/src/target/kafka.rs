@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use brokers::kafka;
+use harness::plain::PlainRecord;
+use harness::plain::kafka::{Kafka as PlainKafka, Reading};
 use message::{Connector, Transactions};
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -69,19 +71,7 @@ impl Kafka {
 
     /// Returns how many records the topic's partitions hold.
     pub(crate) async fn records(&self, topic: &str) -> Result<u64, Failure> {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.servers);
-        let topic = topic.to_owned();
-        tokio::task::spawn_blocking(move || {
-            let consumer: BaseConsumer = config.create()?;
-            let mut records = 0;
-            for partition in 0..i32::from(Self::PARTITIONS) {
-                let (_, high) = consumer.fetch_watermarks(&topic, partition, Duration::from_secs(10))?;
-                records += u64::try_from(high)?;
-            }
-            Ok(records)
-        })
-        .await?
+        Ok(PlainKafka::new(&self.servers).ends(topic).await?.into_iter().map(i64::unsigned_abs).sum())
     }
 
     /// Returns the times at which a reader gets records of the topic, from now on, until the
@@ -108,31 +98,9 @@ impl Kafka {
 
     /// Returns all records of the topic, key and payload, each partition in its order.
     pub(crate) async fn log(&self, topic: &str) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-        let expected = self.records(topic).await?;
-        let mut config = ClientConfig::new();
-        config
-            .set("bootstrap.servers", &self.servers)
-            .set("group.id", topic)
-            .set("enable.auto.commit", "false");
-        let topic = topic.to_owned();
-        tokio::task::spawn_blocking(move || {
-            let consumer: BaseConsumer = config.create()?;
-            let mut partitions = TopicPartitionList::new();
-            for partition in 0..i32::from(Self::PARTITIONS) {
-                partitions.add_partition_offset(&topic, partition, Offset::Beginning)?;
-            }
-            consumer.assign(&partitions)?;
-            let mut log = Vec::new();
-            while (log.len() as u64) < expected {
-                let record = consumer
-                    .poll(Duration::from_secs(10))
-                    .ok_or("the broker does not hand its log out")??;
-                let key = String::from_utf8(record.key().unwrap_or_default().to_vec())?;
-                log.push((key, record.payload().unwrap_or_default().to_vec()));
-            }
-            Ok(log)
-        })
-        .await?
+        let records = PlainKafka::new(&self.servers).read_all(topic, Reading::default()).await?;
+        let records = records.iter().map(PlainRecord::from);
+        Ok(records.map(|record| (record.key.unwrap_or_default(), record.payload)).collect())
     }
 
     /// Returns the bare client.

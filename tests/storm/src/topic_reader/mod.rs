@@ -15,6 +15,8 @@ use crate::journal::{self, Part, Received};
 use crate::pair::BrokerKind;
 use crate::setup::Plot;
 use crate::stage::Stage;
+use harness::plain::kafka::Kafka;
+use harness::plain::rabbitmq::Rabbitmq;
 use harness::topic_reader::whole::Wholes;
 use harness::topic_reader::{kafka, rabbitmq};
 
@@ -25,9 +27,8 @@ pub use waiting::{Waiting, waiting};
 /// read at the end.
 #[must_use]
 pub fn follow(plot: &Plot, stage: &Stage) -> Option<Follower> {
-    let kind = plot.pair.broker;
-    let follow = || Follower::start(stage.broker.address.clone(), plot.topics().main, kind.partitions());
-    (kind == BrokerKind::MockKafka).then(follow)
+    let follow = || Follower::start(Kafka::new(&stage.broker.address), plot.topics().main);
+    (plot.pair.broker == BrokerKind::MockKafka).then(follow)
 }
 
 /// Reads all messages. `waiting` was counted after consumers had stopped. An SQS queue keeps no
@@ -47,9 +48,10 @@ pub async fn read(
             Some(follower) => follower.finish().await?,
             None => Vec::new(),
         },
-        kind @ BrokerKind::Kafka => kafka::read(broker.address.clone(), topic, kind.partitions()).await?,
+        BrokerKind::Kafka => kafka::read(Kafka::new(&broker.address), topic).await?,
         BrokerKind::Rabbitmq => {
-            rabbitmq::drain(&broker.address, broker.topic_reader.as_deref().unwrap_or_default()).await?
+            let queue = broker.topic_reader.as_deref().unwrap_or_default();
+            rabbitmq::drain(&Rabbitmq::new(&broker.address), queue).await?
         }
         BrokerKind::Sqs | BrokerKind::SqsFifo => deliveries(plot, stage)?,
     };

@@ -102,7 +102,7 @@ where
 async fn open<DB: Dialect>(stage: &Stage) -> Result<Workload<DB>, Failure> {
     let servers = Backend::Kafka.address()?;
     let doomed = Config::new(servers.split(','));
-    let workload = Workload::<DB>::open(stage, Arc::new(Kafka::new(servers))).await?;
+    let workload = Workload::<DB>::open(stage, Arc::new(Kafka::new(stage, servers))).await?;
     let database = workload.database.clone();
     stage.afterwards("the topic of the marks", async move {
         let topic = marks_topic(&database).await?;
@@ -145,10 +145,10 @@ fn place<DB: Dialect>(
 }
 
 /// Returns the numbers of each key in the order of their partition, as a reader of committed
-/// records sees them. Blocks.
-fn read(topic: &str) -> Result<BTreeMap<String, Vec<i64>>, Failure> {
+/// records sees them.
+async fn read(topic: &str) -> Result<BTreeMap<String, Vec<i64>>, Failure> {
     let mut seen: BTreeMap<String, Vec<i64>> = BTreeMap::new();
-    for payload in committed::read(&Backend::Kafka.address()?, topic)?.into_iter().flatten() {
+    for payload in committed::read(&Backend::Kafka.address()?, topic).await? {
         let fact: serde_json::Value = serde_json::from_slice(&payload)?;
         let key = fact["key"].as_str().ok_or("a record without a key")?.to_owned();
         seen.entry(key).or_default().push(fact["seq"].as_i64().ok_or("no number")?);
@@ -178,7 +178,7 @@ async fn settled<DB: Dialect>(workload: &Workload<DB>) -> Result<usize, Failure>
     let placed = workload.database.integer("SELECT count(*) FROM placed WHERE key <> 'poison'").await?;
     let placed = usize::try_from(placed)?;
     let seen = eventually("every order is seen", || async {
-        let seen = read(&workload.topic)?;
+        let seen = read(&workload.topic).await?;
         check(&seen)?;
         Ok((count(&seen) >= placed).then_some(seen))
     });
@@ -221,7 +221,7 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
         };
         kills += 1;
         brought += usize::from(log.contains(BROUGHT));
-        check(&read(&workload.topic)?)?;
+        check(&read(&workload.topic).await?)?;
     }
     stop.cancel();
     placing.await??;
@@ -235,9 +235,9 @@ async fn killed<DB: Dialect>(stage: Stage) -> Outcome {
 
 /// Waits until the relay has published more.
 async fn publishes<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
-    let before = count(&read(&workload.topic)?);
+    let before = count(&read(&workload.topic).await?);
     eventually("the relay publishes", || async {
-        Ok((count(&read(&workload.topic)?) > before).then_some(()))
+        Ok((count(&read(&workload.topic).await?) > before).then_some(()))
     })
     .await
 }
@@ -273,7 +273,7 @@ async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
         tokio::time::sleep(Duration::from_millis(500)).await;
         leader.signal("CONT").await?;
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        check(&read(&workload.topic)?)?;
+        check(&read(&workload.topic).await?)?;
         std::mem::replace(&mut leader, next).kill().await?;
     }
     stop.cancel();
@@ -321,7 +321,7 @@ async fn ended_between_steps<DB: Dialect>(stage: Stage) -> Outcome {
             "before_commit" | "after_checkpoint" => false,
             _ => is_ahead,
         };
-        check(&read(&workload.topic)?).map_err(|error| format!("{place}={times}: {error}"))?;
+        check(&read(&workload.topic).await?).map_err(|error| format!("{place}={times}: {error}"))?;
     }
     stop.cancel();
     placing.await??;
@@ -346,7 +346,7 @@ async fn without_marks<DB: Dialect>(stage: Stage) -> Outcome {
     let relay = Relay::start(&stage, &workload)?;
     relay.tells("is missing, although transactions were committed").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(count(&read(&workload.topic)?), placed);
+    assert_eq!(count(&read(&workload.topic).await?), placed);
     relay.signal("TERM").await?;
     relay.ended().await?;
     assert_eq!(workload.database.integer(HELD).await?, 0, "the lease is given back");
@@ -379,7 +379,7 @@ async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
     })
     .await?;
     relay.kill().await?;
-    let placed = count(&read(&workload.topic)?);
+    let placed = count(&read(&workload.topic).await?);
     workload.database.execute(&format!("UPDATE outbox_relay SET cursor = '{earlier}'")).await?;
     workload.place_many(KEYS, 20).await?;
     let relay = Relay::start(&stage, &workload)?;
@@ -387,7 +387,7 @@ async fn set_back<DB: Dialect>(stage: Stage) -> Outcome {
         .tells(&format!("the database has recorded transaction {known}, but the broker's last mark is"))
         .await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(count(&read(&workload.topic)?), placed);
+    assert_eq!(count(&read(&workload.topic).await?), placed);
     relay.kill().await?;
     Ok(())
 }
@@ -406,7 +406,7 @@ async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     workload.place_many(KEYS, 1).await?;
     let log = Relay::start_doomed(&stage, &workload, "after_commit", 1)?.ended().await?;
     assert!(!log.contains(BROUGHT), "the database is one behind");
-    let left = count(&read(&workload.topic)?);
+    let left = count(&read(&workload.topic).await?);
     // A restore does the same. On SQLite, rows that are placed afterwards get the same ids.
     workload.database.execute(&format!("DELETE FROM outbox_message WHERE id > {last}")).await?;
     if DB::BACKEND == Backend::Sqlite {
@@ -416,7 +416,7 @@ async fn restored<DB: Dialect>(stage: Stage) -> Outcome {
     let relay = Relay::start(&stage, &workload)?;
     relay.tells("which is not in this log").await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(count(&read(&workload.topic)?), left);
+    assert_eq!(count(&read(&workload.topic).await?), left);
     let log = relay.kill().await?;
     assert!(!log.contains(BROUGHT), "the mark is not brought to this database");
     Ok(())

@@ -9,7 +9,7 @@ use message::{
     Connector as _, EventType, Message, OrderingKey, Receipts, Submission, Ticket, Topic, TransactionMark,
     TransactionScope, Transactions as _,
 };
-use tests::brokers::committed;
+use tests::brokers::{committed, remove_kafka_topic};
 use tests::workload::Workload;
 use tests::{Backend, Dialect, Failure, Outcome, Stage};
 
@@ -49,12 +49,12 @@ pub(super) async fn stopped<DB: Dialect>(stage: Stage) -> Outcome {
 async fn readers_go_on<DB: Dialect>(stage: &Stage, workload: &Workload<DB>) -> Outcome {
     commit_behind(stage, &workload.topic).await?;
     let begun_at = Instant::now();
-    let seen = || -> Result<usize, Failure> {
-        let records = committed::read_now(&Backend::Kafka.address()?, &workload.topic)?;
-        Ok(records.iter().flatten().filter(|payload| *payload == PAYLOAD).count())
+    let seen = async || -> Result<usize, Failure> {
+        let records = committed::read_now(&Backend::Kafka.address()?, &workload.topic).await?;
+        Ok(records.iter().filter(|payload| *payload == PAYLOAD).count())
     };
-    assert!(seen()? < OTHERS, "the relay has left no transaction open");
-    while seen()? < OTHERS {
+    assert!(seen().await? < OTHERS, "the relay has left no transaction open");
+    while seen().await? < OTHERS {
         let waited = begun_at.elapsed();
         assert!(waited < LEASE + LOOKED_FOR + SLACK, "readers have waited for {waited:?}");
         tokio::time::sleep(Duration::from_millis(250)).await;
@@ -70,9 +70,7 @@ async fn commit_behind(stage: &Stage, topic: &str) -> Outcome {
     let log = stage.unique("other").to_lowercase();
     let scope = TransactionScope { log, relay: String::from("other"), is_new: true, timeout: LEASE * 10 };
     let marks = format!("outbox-marks.{}.{}", scope.log, scope.relay);
-    stage.afterwards("the topic of the other's marks", async move {
-        Ok(brokers::kafka::Admin::new(&config)?.delete_topics(&[&marks]).await?)
-    });
+    remove_kafka_topic(stage, &config, &marks);
     other.take_over(&scope).await?;
     let (receipts, mut received) = Receipts::channel();
     let mut publisher = other.connect(receipts).await?;

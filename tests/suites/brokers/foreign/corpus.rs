@@ -9,10 +9,11 @@ use ::brokers::{kafka, rabbitmq, sqs};
 use async_trait::async_trait;
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::MessageAttributeValue;
+use harness::plain::rabbitmq::Rabbitmq;
+use harness::plain::sqs::Sqs;
 use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Tx};
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use message::{Message, MessageId, Subscriber};
 use rdkafka::ClientConfig;
@@ -315,14 +316,9 @@ async fn from_rabbitmq(stage: Stage) -> Outcome {
     let sent = corpus(Backend::Rabbitmq)?;
     let queue = queue(&stage, false).await?;
     let url = Backend::Rabbitmq.address()?;
-    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    for message in &sent {
-        let (exchange, key) = (ShortString::default(), ShortString::try_new(queue.as_str())?);
-        let (options, body) = (BasicPublishOptions::default(), message.body.as_deref().unwrap_or_default());
-        channel.basic_publish(exchange, key, options, body, amqp_properties(message)?).await?.await?;
-    }
+    let message = |sent: &Sent| Ok((amqp_properties(sent)?, sent.body.clone().unwrap_or_default()));
+    let messages = sent.iter().map(message).collect::<Result<Vec<_>, Failure>>()?;
+    Rabbitmq::new(&url).publish("", &queue, messages).await?;
     let config = rabbitmq::Config::new(url);
     consumed(&stage, sent, rabbitmq::Subscriber::new(&config, [&queue])?).await
 }
@@ -330,11 +326,11 @@ async fn from_rabbitmq(stage: Stage) -> Outcome {
 async fn from_sqs(stage: Stage) -> Outcome {
     let sent = corpus(Backend::Sqs)?;
     let queue = sqs_queue(&stage).await?;
-    let client = crate::sqs::plain().await?;
-    let url = crate::sqs::url(&client, &queue).await?;
+    let plain = Sqs::elasticmq(Backend::Sqs.address()?).await;
+    let url = plain.url(&queue).await?;
     for message in &sent {
         let body = String::from_utf8(message.body.clone().unwrap_or_default())?;
-        let mut send = client.send_message().queue_url(&url).message_body(body);
+        let mut send = plain.client().send_message().queue_url(&url).message_body(body);
         for (name, value) in &message.headers {
             let attribute = MessageAttributeValue::builder();
             let attribute = match value {

@@ -1,17 +1,13 @@
 //! Groups that start at the end skip only what was there at their first start.
 
-use std::time::Duration;
-
 use brokers::kafka::{RECORDS_LOST, Start};
+use harness::plain::kafka::Kafka;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tests::{Backend, Failure, Outcome, Stage};
 
 use super::member::Group;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Goal: the first start decides where the group begins, although it handles nothing then. Oracle:
 /// the ids that the second start handles.
@@ -53,7 +49,7 @@ pub(crate) async fn out_of_range(stage: Stage) -> Outcome {
     member.handle(&first).await?;
     member.close().await?;
     group.publish(1).await?;
-    remove_records(&group.topic, 2).await?;
+    remove_records(&group.topic).await?;
     let left = group.publish(1).await?;
     let mut member = group.join(Start::Latest).await?;
     member.handle(&left).await?;
@@ -81,18 +77,11 @@ fn admin() -> Result<AdminClient<DefaultClientContext>, Failure> {
 }
 
 /// Removes all current records.
-pub(crate) async fn remove_records(topic: &str, partitions: i32) -> Outcome {
-    let name = topic.to_owned();
-    let ends = tokio::task::spawn_blocking(move || -> Result<TopicPartitionList, Failure> {
-        let consumer: BaseConsumer =
-            ClientConfig::new().set("bootstrap.servers", Backend::Kafka.address()?).create()?;
-        let mut ends = TopicPartitionList::new();
-        for partition in 0..partitions {
-            let (_, end) = consumer.fetch_watermarks(&name, partition, PATIENCE)?;
-            ends.add_partition_offset(&name, partition, Offset::Offset(end))?;
-        }
-        Ok(ends)
-    });
-    admin()?.delete_records(&ends.await??, &AdminOptions::new()).await?;
+pub(crate) async fn remove_records(topic: &str) -> Outcome {
+    let mut ends = TopicPartitionList::new();
+    for (end, partition) in Kafka::new(Backend::Kafka.address()?).ends(topic).await?.into_iter().zip(0..) {
+        ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
+    }
+    admin()?.delete_records(&ends, &AdminOptions::new()).await?;
     Ok(())
 }

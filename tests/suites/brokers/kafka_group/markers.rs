@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use brokers::kafka::{RECORDS_LOST, Start};
 use conformance::consuming::handle;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use harness::plain::kafka::Kafka;
+use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
 use tests::eventually::when;
 use tests::{Backend, Outcome, Stage, eventually};
 
@@ -44,7 +45,7 @@ pub(crate) async fn passed(stage: Stage) -> Outcome {
     handle(&mut member.subscription, RECORDS - 1).await?;
     member.close().await?;
     committed_up_to(&group, end + RECORDS + marker).await?;
-    remove_records(&group.topic, 1).await?;
+    remove_records(&group.topic).await?;
     let mut member = group.join(Start::Earliest).await?;
     let later = group.publish(1).await?;
     member.handle(&later).await?;
@@ -71,7 +72,7 @@ pub(crate) async fn passed_without_a_delivery(stage: Stage) -> Outcome {
     committed_up_to(&group, second_begins + RECORDS + marker).await?;
     assert!(second.status().partitions.iter().all(|it| it.read_ago.is_none()), "it got a delivery");
     second.close().await?;
-    remove_records(&group.topic, 1).await?;
+    remove_records(&group.topic).await?;
     let mut third = group.join(Start::Earliest).await?;
     let later = group.publish(1).await?;
     third.handle(&later).await?;
@@ -83,17 +84,8 @@ pub(crate) async fn passed_without_a_delivery(stage: Stage) -> Outcome {
 /// Commits an offset of the first partition for a group without members, as its last member did
 /// before it was killed.
 async fn commit(group: &Group, offset: usize) -> Outcome {
-    let (name, topic, offset) = (group.name.clone(), group.topic.clone(), i64::try_from(offset)?);
-    let committed = tokio::task::spawn_blocking(move || -> Outcome {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", Backend::Kafka.address()?)
-            .set("group.id", &name)
-            .create()?;
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&topic, 0, Offset::Offset(offset))?;
-        Ok(consumer.commit(&list, CommitMode::Sync)?)
-    });
-    committed.await?
+    let offsets = BTreeMap::from([(0, i64::try_from(offset)?)]);
+    Kafka::new(Backend::Kafka.address()?).commit(&group.name, &group.topic, &offsets).await
 }
 
 /// Writes a transaction of records to the first partition.

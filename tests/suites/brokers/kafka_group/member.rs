@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use brokers::kafka::{Admin, Config, Connector, GroupConfig, ReadStatus, Start, Subscriber, TopicPlan};
 use message::{Message, MessageId, Subscription};
+use tests::brokers::{create_kafka_topic, patient_kafka};
 use tests::eventually::when;
 use tests::{Backend, Failure, Outcome, Stage, eventually};
 
@@ -35,15 +36,11 @@ impl Group {
 
     /// Does the same as [`open`](Self::open), for a topic of exactly this name.
     pub(crate) async fn called(stage: &Stage, topic: &str, partitions: u16) -> Result<Self, Failure> {
-        let config = tests::brokers::patient_kafka(&Backend::Kafka.address()?)
+        let config = patient_kafka(&Backend::Kafka.address()?)
             .property("heartbeat.interval.ms", "200")
             .property("topic.metadata.refresh.interval.ms", "3000");
         let topic = topic.to_owned();
-        Admin::new(&config)?.create_topics(&[TopicPlan::new(&topic, partitions)]).await?;
-        let (admin, doomed) = (config.clone(), topic.clone());
-        stage.afterwards(format!("topic {topic}"), async move {
-            Ok(Admin::new(&admin)?.delete_topics(&[&doomed]).await?)
-        });
+        create_kafka_topic(stage, &config, TopicPlan::new(&topic, partitions)).await?;
         let group = Self { config, name: stage.unique("group"), topic };
         group.until_it_has(usize::from(partitions)).await?;
         Ok(group)

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use brokers::kafka::{Admin, Config, Connector, TopicPlan, mock};
+use brokers::kafka::{Config, Connector, TopicPlan, mock};
+use harness::plain::kafka::{Kafka as PlainKafka, Reading};
 use message::Message;
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::Timestamp;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
-use rdkafka::{Offset, Timestamp, TopicPartitionList};
-use tests::{Backend, Failure, Outcome, Stage, eventually};
+use tests::brokers::{create_kafka_topic, patient_kafka};
+use tests::{Backend, Failure, Outcome, Stage};
 
 use super::{attributes, plain_headers, publish};
 use conformance::sample;
@@ -33,22 +33,8 @@ pub(super) async fn mock() -> Outcome {
 pub(super) async fn cluster(stage: Stage) -> Outcome {
     let servers: Vec<String> = Backend::Kafka.address()?.split(',').map(str::to_owned).collect();
     let topic = stage.unique("wire");
-    let config = tests::brokers::patient_kafka(&servers.join(","));
-    let admin = Admin::new(&config)?;
-    admin.create_topics(&[TopicPlan::new(&topic, PARTITIONS)]).await?;
-    let created = topic.clone();
-    stage.afterwards(format!("topic {topic}"), async move {
-        Ok(Admin::new(&config)?.delete_topics(&[&created]).await?)
-    });
-    eventually("the topic is listed", || async {
-        Ok(admin
-            .topics()
-            .await?
-            .iter()
-            .any(|(name, partitions)| *name == topic && *partitions > 0)
-            .then_some(()))
-    })
-    .await?;
+    let config = patient_kafka(&servers.join(","));
+    create_kafka_topic(&stage, &config, TopicPlan::new(&topic, PARTITIONS)).await?;
     check(&servers, &topic).await
 }
 
@@ -59,8 +45,8 @@ async fn check(servers: &[String], topic: &str) -> Outcome {
     let before = now_ms()?;
     let [complete, binary] = publish(&connector, topic).await?;
     let published = before..=now_ms()?;
-    let (servers, name) = (servers.join(","), topic.to_owned());
-    let records = tokio::task::spawn_blocking(move || read(&servers, &name, 2)).await??;
+    let reading = Reading::default().at_least(2).silence(PATIENCE);
+    let records = PlainKafka::new(servers.join(",")).read_all(topic, reading).await?;
     let find =
         |key: Option<&[u8]>| records.iter().find(|record| record.key() == key).ok_or("a record is missing");
 
@@ -94,23 +80,4 @@ fn assert_fields(record: &OwnedMessage, message: &Message, published: &RangeIncl
     expected.extend(plain_headers(message).into_iter().map(|(name, value)| (name.to_owned(), value)));
     assert_eq!(found, expected);
     Ok(())
-}
-
-fn read(servers: &str, topic: &str, count: usize) -> Result<Vec<OwnedMessage>, Failure> {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", servers).set("group.id", "plain").set("enable.auto.commit", "false");
-    let consumer: BaseConsumer = client.create()?;
-    let mut all = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
-        all.add_partition_offset(topic, i32::from(partition), Offset::Beginning)?;
-    }
-    consumer.assign(&all)?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut records = Vec::new();
-    while records.len() < count && Instant::now() < deadline {
-        if let Some(message) = consumer.poll(Duration::from_millis(100)) {
-            records.push(message?.detach());
-        }
-    }
-    Ok(records)
 }

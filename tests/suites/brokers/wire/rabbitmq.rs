@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use brokers::rabbitmq::{Admin, Config, Connector, QueueOptions};
+use harness::plain::rabbitmq::Rabbitmq;
 use lapin::message::Delivery;
-use lapin::options::BasicGetOptions;
 use lapin::types::{AMQPValue, ShortString};
-use lapin::{Connection, ConnectionProperties};
 use message::Message;
-use tests::{Backend, Failure, Outcome, Stage};
+use tests::{Backend, Outcome, Stage};
 
 use super::{attributes, plain_headers, publish};
 use conformance::sample;
@@ -39,7 +38,8 @@ pub(super) async fn queue(stage: Stage) -> Outcome {
     config.exchange = exchange.clone();
     config.app_id = Some(APP.to_owned());
     let [complete, binary] = publish(Arc::new(Connector::new(&config)?).as_ref(), topic).await?;
-    let records = read(&url, &queue).await?;
+    // A confirmed message is in the queue already, so there is nothing to wait for.
+    let records = Rabbitmq::new(url).take_all(&queue, 0).await?;
     assert_eq!(records.len(), 2);
     for record in &records {
         assert_eq!((record.exchange.as_str(), record.routing_key.as_str()), (exchange.as_str(), topic));
@@ -73,17 +73,4 @@ fn assert_fields(record: &Delivery, message: &Message) -> Outcome {
     expected.extend(plain_headers(message).into_iter().map(|(name, value)| (name.to_owned(), value)));
     assert_eq!(found, expected);
     Ok(())
-}
-
-async fn read(url: &str, queue: &str) -> Result<Vec<Delivery>, Failure> {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
-    let channel = connection.create_channel().await?;
-    let mut records = Vec::new();
-    // A confirmed message is in the queue already, so there is nothing to wait for.
-    while let Some(got) =
-        channel.basic_get(ShortString::try_new(queue)?, BasicGetOptions { no_ack: true }).await?
-    {
-        records.push(got.delivery);
-    }
-    Ok(records)
 }

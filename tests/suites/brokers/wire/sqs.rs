@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName as SystemAttribute};
-use brokers::sqs::{Admin, Connector};
+use brokers::sqs::Connector;
+use harness::plain::sqs::Sqs;
 use message::Message;
 use serde_json::{Map, Value};
-use tests::{Backend, Failure, Outcome, Stage};
+use tests::brokers::create_sqs_queue;
+use tests::{Backend, Outcome, Stage};
 
 use super::{attributes, publish};
 use crate::sqs;
-use conformance::consuming::within;
 use conformance::sample;
 
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
@@ -20,13 +21,9 @@ pub(super) async fn queue(stage: Stage, backend: Backend) -> Outcome {
     let fifo = backend == Backend::SqsFifo;
     let queue = format!("{}{}", stage.unique("wire"), if fifo { ".fifo" } else { "" });
     let config = sqs::config(backend.address()?);
-    Admin::connect(&config).await?.create_queue(&queue).await?;
-    let (made, name) = (config.clone(), queue.clone());
-    stage.afterwards(format!("queue {queue}"), async move {
-        Ok(Admin::connect(&made).await?.delete_queue(&name).await?)
-    });
+    create_sqs_queue(&stage, &config, &queue).await?;
     let [complete, binary] = publish(&Connector::new(&config)?, &queue).await?;
-    let records = read(&queue, 2).await?;
+    let records = Sqs::elasticmq(backend.address()?).await.take_all(&queue, 2).await?;
     for message in [&complete, &binary] {
         let id = message.id.to_string();
         let record = records.iter().find(|record| attribute(record, "ce_id").as_deref() == Some(id.as_str()));
@@ -102,21 +99,4 @@ fn assert_fifo(record: &Received, message: &Message, fifo: bool) {
 
 fn attribute(record: &Received, name: &str) -> Option<String> {
     Some(record.message_attributes()?.get(name)?.string_value()?.to_owned())
-}
-
-async fn read(queue: &str, count: usize) -> Result<Vec<Received>, Failure> {
-    let client = sqs::plain().await?;
-    let url = sqs::url(&client, queue).await?;
-    within("the messages are received", async {
-        let mut records = Vec::new();
-        while records.len() < count {
-            let asked =
-                client.receive_message().queue_url(&url).max_number_of_messages(10).wait_time_seconds(1);
-            let asked =
-                asked.message_attribute_names("All").message_system_attribute_names(SystemAttribute::All);
-            records.extend(asked.send().await?.messages.unwrap_or_default());
-        }
-        Ok(records)
-    })
-    .await
 }

@@ -1,16 +1,17 @@
 //! `relay doctor`: each check fails on real servers, with the measured value and the remedy, and
 //! the exit code shows whether something must be changed.
 
-use aws_sdk_sqs::Client;
-use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_sqs::types::QueueAttributeName as Name;
-use brokers::kafka::{Admin, Config as KafkaConfig, TopicPlan};
-use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use brokers::kafka::{Config as KafkaConfig, TopicPlan};
+use brokers::rabbitmq::Config as RabbitmqConfig;
+use harness::plain::rabbitmq::Rabbitmq;
+use harness::plain::sqs::Sqs;
+use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Connection, ConnectionProperties};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{ConnectOptions as _, Postgres, Sqlite};
+use tests::brokers::{create_kafka_topic, remove_rabbitmq_queue};
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::trial::at_night;
@@ -97,11 +98,7 @@ async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<String, Failu
     for (setting, value) in settings {
         plan = plan.with(*setting, *value);
     }
-    Admin::new(&config)?.create_topics(&[plan]).await?;
-    let removed = name.clone();
-    stage.afterwards(format!("topic {name}"), async move {
-        Ok(Admin::new(&config)?.delete_topics(&[&removed]).await?)
-    });
+    create_kafka_topic(stage, &config, plan).await?;
     Ok(name)
 }
 
@@ -383,16 +380,10 @@ fn rabbitmq(more: &str) -> Result<String, Failure> {
 async fn queue(stage: &Stage, prefix: &str, durable: bool, arguments: FieldTable) -> Result<String, Failure> {
     let url = Backend::Rabbitmq.address()?;
     let name = stage.unique(prefix);
-    let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+    let session = Rabbitmq::new(&url).open().await?;
     let options = QueueDeclareOptions { durable, ..QueueDeclareOptions::default() };
-    let channel = connection.create_channel().await?;
-    channel.queue_declare(ShortString::try_new(name.as_str())?, options, arguments).await?;
-    let removed = name.clone();
-    stage.afterwards(format!("queue {name}"), async move {
-        let channel = connection.create_channel().await?;
-        channel.queue_delete(ShortString::try_new(removed.as_str())?, QueueDeleteOptions::default()).await?;
-        Ok(())
-    });
+    session.channel.queue_declare(ShortString::try_new(name.as_str())?, options, arguments).await?;
+    remove_rabbitmq_queue(stage, &RabbitmqConfig::new(url), &name);
     Ok(name)
 }
 
@@ -460,11 +451,7 @@ async fn what_is_wrong_in_rabbitmq(stage: Stage) -> Outcome {
 async fn what_is_wrong_in_sqs(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let endpoint = Backend::Sqs.address()?;
-    let settings = aws_config::defaults(BehaviorVersion::latest())
-        .endpoint_url(&endpoint)
-        .region(Region::new("elasticmq"))
-        .credentials_provider(Credentials::new("test", "test", None, None, "tests"));
-    let client = Client::new(&settings.load().await);
+    let client = Sqs::elasticmq(&endpoint).await.client().clone();
     let (dead, name) = (stage.unique("dead"), stage.unique("doctor"));
     let made = client.create_queue().queue_name(&dead).send().await?;
     let dead_url = made.queue_url.ok_or("no URL")?;

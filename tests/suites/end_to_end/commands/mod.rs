@@ -39,10 +39,12 @@ macro_rules! pairs {
         let name = stringify!($case);
         let needs = [Backend::Postgres, Backend::Kafka];
         $trials.push(trial(format!("{name}/postgres/kafka"), &needs, |stage| async move {
-            $module::$case::<Postgres>(stage, brokers::open(Backend::Kafka).await?).await
+            let broker = brokers::open(&stage, Backend::Kafka).await?;
+            $module::$case::<Postgres>(stage, broker).await
         }));
         $trials.push(trial(format!("{name}/sqlite/kafka-mock"), &[], |stage| async move {
-            $module::$case::<Sqlite>(stage, brokers::open(Backend::KafkaMock).await?).await
+            let broker = brokers::open(&stage, Backend::KafkaMock).await?;
+            $module::$case::<Sqlite>(stage, broker).await
         }));
     )*};
 }

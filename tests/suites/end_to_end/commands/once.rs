@@ -43,7 +43,7 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
 /// only for temporary problems. Oracle: its exit code and its log, without the right to take the
 /// lease.
 pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Kafka).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
     workload.place_many(1, 1).await?;
@@ -58,7 +58,8 @@ pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outc
 /// run earlier, the run does not report success. Oracle: exit codes and the log, with a missing
 /// queue.
 pub(super) async fn a_run_ends_when_a_queue_is_missing(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::Rabbitmq).await?).await?;
+    let workload =
+        Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Rabbitmq).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
     workload.database.append("no-such-queue", "a", "{}").await?;

@@ -73,8 +73,8 @@ pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     broker: Arc<dyn Broker>,
 ) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
-    let other = workload.broker.topic_name(&stage, "other");
-    workload.broker.create_topic(&stage, &other).await?;
+    let other = workload.broker.topic_name("other");
+    workload.broker.create_topic(&other).await?;
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
     let consumer = workload.consume().await?;

@@ -67,7 +67,8 @@ pub(super) async fn tables_fit_the_terminal<DB: Dialect>(stage: Stage, broker: A
 /// nothing. Oracle: the lines of a tail behind a network that breaks twice, about messages that a
 /// relay beside it publishes.
 pub(super) async fn a_tail_outlives_outages_of_its_database(stage: Stage) -> Outcome {
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(Backend::KafkaMock).await?).await?;
+    let workload =
+        Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::KafkaMock).await?).await?;
     let url = workload.database.relay_url()?;
     let server = url.rsplit_once('@').and_then(|(_, place)| place.split('/').next());
     let server = server.ok_or("a URL without a server")?;

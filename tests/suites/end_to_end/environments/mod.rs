@@ -108,7 +108,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let of = |environment: &'static Environment| {
         let name = format!("environments/postgres/{}", environment.name);
         trial(name, &needs, move |stage| async move {
-            runs(stage, environment, brokers::open(Backend::Rabbitmq).await?).await
+            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+            runs(stage, environment, broker).await
         })
     };
     let new = NEW.iter().filter(|_| std::env::var(cluster::MAJOR).is_ok_and(|major| major == "18"));
@@ -150,7 +151,7 @@ impl Environment {
 /// Goal: every environment works, completely or as far as its encoding allows. Oracle: the checker,
 /// the results of key and saga, and `relay verify`.
 async fn runs(stage: Stage, environment: &Environment, broker: Arc<dyn Broker>) -> Outcome {
-    let workload = Workload::<Postgres>::on(&stage, environment.database(&stage).await?, broker).await?;
+    let workload = Workload::<Postgres>::on(environment.database(&stage).await?, broker).await?;
     let database = &workload.database;
     workload.place_many(3, ORDERS).await?;
     let mut config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;

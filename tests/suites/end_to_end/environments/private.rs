@@ -41,8 +41,8 @@ async fn set_read_only(cluster: &Cluster, value: &str) -> Outcome {
 async fn read_only(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let database = Database::<Postgres>::migrated_at(&stage, cluster.url()).await?;
-    let broker = brokers::open(Backend::Rabbitmq).await?;
-    let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
+    let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+    let workload = Workload::<Postgres>::on(database, broker).await?;
     let database = &workload.database;
     let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
@@ -93,8 +93,8 @@ async fn promoted(stage: Stage) -> Outcome {
     let way = Proxy::start(0, primary.address()).await?;
     let url = primary.url().replace(&primary.address(), &way.address().to_string());
     let database = Database::<Postgres>::migrated_at(&stage, url).await?;
-    let broker = brokers::open(Backend::Rabbitmq).await?;
-    let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
+    let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+    let workload = Workload::<Postgres>::on(database, broker).await?;
     let database = &workload.database;
     let standby = primary.standby(&stage).await?;
     let config = Config::write(&stage, "orders", &database.relay_url()?, workload.broker.as_ref(), "")?;
@@ -179,8 +179,8 @@ async fn prepared(stage: Stage) -> Outcome {
 
 /// Runs the short path of this suite.
 async fn through_everything(stage: Stage, database: Database<Postgres>) -> Outcome {
-    let broker = brokers::open(Backend::Rabbitmq).await?;
-    let workload = Workload::<Postgres>::on(&stage, database, broker).await?;
+    let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
+    let workload = Workload::<Postgres>::on(database, broker).await?;
     let config =
         Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;

@@ -36,7 +36,8 @@ FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 12)) AS s";
 impl Served {
     /// Starts the relay of the scene, and waits until the page knows all of it.
     pub(crate) async fn at_night(stage: &Stage) -> Result<Self, Failure> {
-        let workload = Workload::<Postgres>::open(stage, brokers::open(Backend::KafkaMock).await?).await?;
+        let workload =
+            Workload::<Postgres>::open(stage, brokers::open(stage, Backend::KafkaMock).await?).await?;
         let url = workload.database.relay_url()?;
         let section = workload.broker.relay_section().ok_or("no section")?;
         let pipeline = |name: &str, url: &str| {

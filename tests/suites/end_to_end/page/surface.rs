@@ -282,7 +282,8 @@ pub(crate) async fn tls(stage: Stage) -> Outcome {
 /// Goal: without users the page is reachable only from this machine, and accepts no decisions.
 /// Oracle: the text shown, and the answer to each form.
 pub(crate) async fn open(stage: Stage) -> Outcome {
-    let workload = Workload::<sqlx::Postgres>::open(&stage, brokers::open(Backend::KafkaMock).await?).await?;
+    let workload =
+        Workload::<sqlx::Postgres>::open(&stage, brokers::open(&stage, Backend::KafkaMock).await?).await?;
     let relay = RelayProcess::start(&stage, &config(&stage, &workload, "", "")?)?;
     let address = relay.address(SERVING).await?;
     let anybody = Client::new(&address);

@@ -49,18 +49,18 @@ pub(crate) fn trials() -> Vec<Trial> {
     let name = |broker: &str| format!("a_silent_destination_delays_only_itself/postgres/{broker}");
     vec![
         trial(name("kafka-mock"), &[Backend::Postgres], |stage| async move {
-            let broker = targets::open(Backend::KafkaMock).await?;
+            let broker = targets::open(&stage, Backend::KafkaMock).await?;
             let silencer = LateLeader::start(&stage)?;
             others_flow(stage, broker, Arc::new(silencer)).await
         }),
         trial(name("rabbitmq"), &[Backend::Postgres, Backend::Rabbitmq], |stage| async move {
-            let broker = targets::open(Backend::Rabbitmq).await?;
-            let silencer = Unconfirming::start(&stage, broker.as_ref()).await?;
+            let broker = targets::open(&stage, Backend::Rabbitmq).await?;
+            let silencer = Unconfirming::start(broker.as_ref()).await?;
             others_flow(stage, broker, Arc::new(silencer)).await
         }),
         trial(name("sqs"), &[Backend::Postgres, Backend::Sqs], |stage| async move {
-            let broker = targets::open(Backend::Sqs).await?;
-            let silencer = Hanging::start(&stage, broker.as_ref()).await?;
+            let broker = targets::open(&stage, Backend::Sqs).await?;
+            let silencer = Hanging::start(broker.as_ref()).await?;
             others_flow(stage, broker, Arc::new(silencer)).await
         }),
     ]
@@ -121,8 +121,8 @@ struct Unconfirming {
 }
 
 impl Unconfirming {
-    async fn start(stage: &Stage, broker: &dyn Broker) -> Result<Self, Failure> {
-        let topics = topics(stage, broker).await?;
+    async fn start(broker: &dyn Broker) -> Result<Self, Failure> {
+        let topics = topics(broker).await?;
         let server = Backend::Rabbitmq.address()?;
         let server =
             server.split(['@', '/']).find(|part| part.starts_with("127.") || part.contains("localhost"));
@@ -154,8 +154,8 @@ struct Hanging {
 }
 
 impl Hanging {
-    async fn start(stage: &Stage, broker: &dyn Broker) -> Result<Self, Failure> {
-        let topics = topics(stage, broker).await?;
+    async fn start(broker: &dyn Broker) -> Result<Self, Failure> {
+        let topics = topics(broker).await?;
         let gateway = Gateway::start(&Backend::Sqs.address()?, &topics.1).await?;
         Ok(Self { gateway, topics })
     }
@@ -181,10 +181,10 @@ impl Silencer for Hanging {
     }
 }
 
-async fn topics(stage: &Stage, broker: &dyn Broker) -> Result<(String, String), Failure> {
-    let topics = (broker.topic_name(stage, "alive"), broker.topic_name(stage, "silent"));
-    broker.create_topic(stage, &topics.0).await?;
-    broker.create_topic(stage, &topics.1).await?;
+async fn topics(broker: &dyn Broker) -> Result<(String, String), Failure> {
+    let topics = (broker.topic_name("alive"), broker.topic_name("silent"));
+    broker.create_topic(&topics.0).await?;
+    broker.create_topic(&topics.1).await?;
     Ok(topics)
 }
 

@@ -60,11 +60,11 @@ enum Child {
 impl Services {
     /// Starts all processes.
     pub(super) async fn start(stage: &Stage) -> Result<Self, Failure> {
-        let rabbitmq = brokers::open(Backend::Rabbitmq).await?;
+        let rabbitmq = brokers::open(stage, Backend::Rabbitmq).await?;
         let queues = [("SHIP", "ship"), ("SHIPPED", "shipped")]
-            .map(|(variable, queue)| (variable, rabbitmq.topic_name(stage, queue)));
+            .map(|(variable, queue)| (variable, rabbitmq.topic_name(queue)));
         for (_, queue) in &queues {
-            rabbitmq.create_topic(stage, queue).await?;
+            rabbitmq.create_topic(queue).await?;
         }
         let shipping = Database::<Postgres>::migrated(stage).await?;
         // Both are redirected before any process connects.

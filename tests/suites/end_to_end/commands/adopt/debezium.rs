@@ -90,9 +90,9 @@ impl Site {
                 "GRANT SELECT, INSERT, UPDATE, DELETE ON account, placed, outboxevent TO {user}"
             ))
             .await?;
-        let broker = brokers::open(Backend::Kafka).await?;
-        let topic = broker.topic_name(stage, "outbox.event.accounts");
-        broker.create_topic(stage, &topic).await?;
+        let broker = brokers::open(stage, Backend::Kafka).await?;
+        let topic = broker.topic_name("outbox.event.accounts");
+        broker.create_topic(&topic).await?;
         let aggregate = topic.strip_prefix("outbox.event.").ok_or("a topic without the prefix")?.to_owned();
         let section = "[pipeline.adopt]\ntable = \"public.outboxevent\"\ntopic_prefix = \"outbox.event.\"\n\
                        publication = \"dbz_publication\"\n";
@@ -186,8 +186,8 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let committed = placed(admin).await?;
     assert_eq!(all.len(), committed.len(), "no copy, and none both ways");
     all_stored(&committed, &all, Order::PerKey)?;
-    let is_uuid = |id: &String| uuid::Uuid::parse_str(id).is_ok();
-    assert!(records.iter().all(|it| it.headers.get("id").is_some_and(is_uuid)), "{:?}", records.first());
+    let is_uuid = |id: &str| uuid::Uuid::parse_str(id).is_ok();
+    assert!(records.iter().all(|it| it.header("id").is_some_and(is_uuid)), "{:?}", records.first());
 
     // On start, Debezium resets the publication to the table, unless it is configured not to.
     adopted(config, owner, "over", 0).await?;

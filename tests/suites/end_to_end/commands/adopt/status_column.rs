@@ -72,9 +72,9 @@ impl Poller {
 /// afterwards and the contents of Kafka; positions, old ids and marks in the database; the audit;
 /// exit codes.
 pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
-    let broker = brokers::open(Backend::Kafka).await?;
-    let topic = broker.topic_name(&stage, "accounts");
-    broker.create_topic(&stage, &topic).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
+    let topic = broker.topic_name("accounts");
+    broker.create_topic(&topic).await?;
     let database = Database::<Postgres>::migrated(&stage).await?;
     database.execute(&format!("{ACCOUNTS}{TABLE}")).await?;
     database.let_use(Role::Producer, "account, placed, event_outbox").await?;
@@ -130,7 +130,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let committed = placed(&database.admin).await?;
     assert_eq!(all.len(), committed.len(), "no copy");
     all_stored(&committed, &all, Order::PerKey)?;
-    assert!(records.iter().all(|record| record.headers.contains_key("legacy-id")), "{:?}", records.first());
+    assert!(records.iter().all(|record| record.header("legacy-id").is_some()), "{:?}", records.first());
     the_same_rows(&database, handed_over).await?;
     let audit = Ran::with(&config, &["dead", "audit", "--output", "json"]).await?.done()?.json()?;
     assert_eq!(column(&audit, "action"), ["give back", "adopt"], "{audit}");

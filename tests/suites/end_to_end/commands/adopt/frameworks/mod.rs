@@ -4,9 +4,10 @@ mod kinds;
 
 use std::time::Duration;
 
+use harness::plain::PlainRecord;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
-use tests::brokers::{Broker, Record};
+use tests::brokers::Broker;
 use tests::facts::{Fact, Order, all_stored};
 use tests::relay_process::Config;
 use tests::{Backend, Database, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
@@ -72,9 +73,9 @@ fn fact(payload: &[u8]) -> Result<Fact, Failure> {
 /// early. Oracle: the checker, over the messages that the delivery sent before and after and the
 /// contents of Kafka; each message of the outbox; the rows that are left.
 pub(super) async fn go_over_and_back(stage: Stage) -> Outcome {
-    let broker = brokers::open(Backend::Kafka).await?;
+    let broker = brokers::open(&stage, Backend::Kafka).await?;
     let all = FRAMEWORKS.iter().enumerate().map(async |(number, framework)| {
-        let topic = broker.topic_name(&stage, &format!("accounts-{number}"));
+        let topic = broker.topic_name(&format!("accounts-{number}"));
         let went = goes_over_and_back(&stage, broker.as_ref(), framework, topic).await;
         went.map_err(|failure| Failure::from(format!("{}: {failure}", framework.name)))
     });
@@ -88,7 +89,7 @@ async fn goes_over_and_back(
     framework: &'static Framework,
     topic: String,
 ) -> Outcome {
-    broker.create_topic(stage, &topic).await?;
+    broker.create_topic(&topic).await?;
     let database = Database::<Postgres>::migrated(stage).await?;
     let own = |text: &str| framework.text(text, &topic);
     database.execute(&format!("{ACCOUNTS}{}", own(framework.tables))).await?;
@@ -155,15 +156,16 @@ async fn goes_over_and_back(
 }
 
 /// Checks that a Kafka record is the message that the section makes of its row.
-fn as_expected(framework: &Framework, record: &Record, fact: &Fact, topic: &str) -> Outcome {
+fn as_expected(framework: &Framework, record: &PlainRecord, fact: &Fact, topic: &str) -> Outcome {
     let expected = &framework.expected;
-    let header = |name: &str| record.headers.get(name).map(String::as_str);
+    let header = |name: &str| record.header(name);
     let old_id = header(expected.id_header).ok_or("no old id")?;
     let payload = String::from_utf8(record.payload.clone())?;
     let (key, seq) = (&fact.key, fact.seq);
     let begins = expected.payload.replace("{key}", key).replace("{seq}", &seq.to_string());
-    let mut free: Vec<&str> = record.headers.keys().map(String::as_str).collect();
+    let mut free: Vec<&str> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
     free.retain(|name| !name.starts_with("ce_") && *name != "content-type");
+    free.sort_unstable();
     let is_right = record.key.as_deref() == Some(key)
         && header("ce_type") == Some(expected.kind)
         && header("content-type") == Some(expected.content_type)
