@@ -22,6 +22,7 @@ use super::operator::{Operator, Role};
 use super::places::{InboxPlace, OutboxPlace, Places};
 use super::seconds;
 use super::status::BrokerError;
+use super::turns::in_turns;
 
 /// The story of one message.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -205,9 +206,11 @@ pub async fn story(places: &Places, operator: &Operator, asked: &MessageRef) -> 
     let decisions = decisions(places, &inboxes, id, &mut away).await;
     let applied_at =
         inboxes.iter().filter(|part| part.state == MessageState::Applied).filter_map(|part| part.at).min();
-    let mut outboxes = Vec::with_capacity(found.len());
-    for (place, entry) in found {
-        outboxes.push(outbox_part(place, entry, applied_at, &mut away).await);
+    let looks = found.into_iter().map(|(place, entry)| outbox_part(place, entry, applied_at)).collect();
+    let mut outboxes = Vec::new();
+    for (part, errors) in in_turns(looks).await {
+        outboxes.push(part);
+        away.extend(errors);
     }
     away.dedup();
     let away = away.iter().map(ToString::to_string).collect();
@@ -231,9 +234,10 @@ async fn look_up<'a>(
     which: EntryRef,
     away: &mut Vec<OperateError>,
 ) -> Vec<(&'a OutboxPlace, FoundEntry)> {
+    let looks = places.outboxes.iter().map(|place| place.entries.find(&place.pipeline, which)).collect();
     let mut found = Vec::new();
-    for place in &places.outboxes {
-        match place.entries.find(&place.pipeline, which).await {
+    for (place, entries) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match entries {
             Ok(entries) => found.extend(entries.into_iter().map(|entry| (place, entry))),
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }
@@ -244,14 +248,15 @@ async fn look_up<'a>(
 /// Returns the message id of a dead letter with this id. The inner `None` means a dead letter
 /// without one.
 async fn letter_of(places: &Places, id: Uuid, away: &mut Vec<OperateError>) -> Option<Option<Uuid>> {
-    for place in &places.inboxes {
-        match place.database.letter(DeadLetterId(id)).await {
-            Ok(Some(letter)) => return Some(letter.message_id.map(|id| id.as_uuid())),
-            Ok(None) => {}
+    let looks = places.inboxes.iter().map(|place| place.database.letter(DeadLetterId(id))).collect();
+    let mut found = None;
+    for (place, letter) in places.inboxes.iter().zip(in_turns(looks).await) {
+        match letter {
+            Ok(letter) => found = found.or(letter),
             Err(error) => away.push(error.about(owner(place))),
         }
     }
-    None
+    found.map(|letter| letter.message_id.map(|id| id.as_uuid()))
 }
 
 pub(super) fn check_unique(
@@ -299,8 +304,9 @@ async fn at_consumers(
     let asked_places: Vec<&InboxPlace> =
         places.inboxes.iter().filter(|place| may_know(place, found)).collect();
     let mut unanswered: Vec<&InboxPlace> = Vec::new();
-    for place in &asked_places {
-        let known = match place.database.known(id).await {
+    let looks = asked_places.iter().map(|place| place.database.known(id)).collect();
+    for (place, known) in asked_places.iter().zip(in_turns(looks).await) {
+        let known = match known {
             Ok(known) => known,
             Err(error) => {
                 away.push(error.about(owner(place)));
@@ -421,8 +427,8 @@ async fn outbox_part(
     place: &OutboxPlace,
     entry: FoundEntry,
     applied_at: Option<OffsetDateTime>,
-    away: &mut Vec<OperateError>,
-) -> OutboxPart {
+) -> (OutboxPart, Vec<OperateError>) {
+    let mut away = Vec::new();
     let extent = match place.entries.extent(&place.pipeline).await {
         Ok(extent) => Some(extent),
         Err(error) => {
@@ -458,7 +464,7 @@ async fn outbox_part(
         }
         _ => because(&entry, state, &pauses, refusal.as_ref()),
     };
-    OutboxPart {
+    let part = OutboxPart {
         pipeline: place.pipeline.to_string(),
         id: entry.id.0,
         destination: place.destination(),
@@ -488,7 +494,8 @@ async fn outbox_part(
         enqueued_at: entry.enqueued_at,
         transaction: entry.transaction,
         deliver_at: entry.deliver_at,
-    }
+    };
+    (part, away)
 }
 
 /// Returns why an entry waits.
@@ -544,8 +551,9 @@ fn made_at(id: Uuid) -> Option<OffsetDateTime> {
 async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> OperateError {
     let mut kept = Vec::new();
     let mut may_be_removed = false;
-    for place in &places.outboxes {
-        let Ok(extent) = place.entries.extent(&place.pipeline).await else { continue };
+    let looks = places.outboxes.iter().map(|place| place.entries.extent(&place.pipeline)).collect();
+    for (place, extent) in places.outboxes.iter().zip(in_turns(looks).await) {
+        let Ok(extent) = extent else { continue };
         let Some(expired) = extent.expired_through else { continue };
         let is_older = match (id.and_then(made_at), asked.place()) {
             (Some(made_at), _) => made_at <= expired,
