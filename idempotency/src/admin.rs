@@ -34,13 +34,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
     pub async fn stuck(&self, limit: NonZeroU32) -> Result<Vec<StuckKey>, StoreError> {
-        let keys = self.clone();
-        // Dropped while its transaction begins, it would leave the session inside it.
-        shield(async move {
-            let stuck = keys.tables().stuck(keys.pool(), limit.get());
-            keys.db().call(stuck).await.map_err(StoreError::during("list stuck idempotency keys"))
-        })
-        .await
+        let stuck = self.tables().stuck(self.db(), limit.get()).await;
+        stuck.map_err(StoreError::during("list stuck idempotency keys"))
     }
 
     /// Decides about a stuck key. Returns false if it is not stuck (any longer), or, if `holder` is

@@ -15,7 +15,7 @@ use crate::claimed::Claimed;
 use crate::decide::{Asked, Verdict};
 use crate::error::ClaimError;
 use crate::handle::IdempotencyKeys;
-use crate::hold::{hold, lease};
+use crate::hold::{begin_holding, hold, lease};
 use crate::id::KeyId;
 use crate::options::ClaimOptions;
 use crate::store::{Ask, KeyStore};
@@ -73,17 +73,10 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         options: &ClaimOptions,
     ) -> Result<Claimed<KeyTransaction<DB>>, ClaimError> {
         let ask = self.ask(id, fingerprint, options)?;
-        let (tx, held) = self
-            .inner
-            .db
-            .call(async {
-                let mut tx = DB::begin_holding(self.pool(), self.tables(), &ask).await?;
-                let held = hold::<DB>(&mut tx, self.tables(), &ask, false).await?;
-                Ok((tx, held))
-            })
-            .await
-            .map_err(StoreError::during("hold an idempotency key"))?;
-        let verdict = match held {
+        let failed = || StoreError::during("hold an idempotency key");
+        let mut tx = begin_holding(self, &ask).await.map_err(failed())?;
+        let held = hold::<DB>(&mut tx, self.tables(), &ask, false);
+        let verdict = match self.inner.db.call(held).await.map_err(failed())? {
             Ok(verdict) => verdict,
             Err(drift) => {
                 self.inner.db.call(tx.rollback()).await.map_err(StoreError::during("roll back"))?;
@@ -150,7 +143,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         let mut attempt = 1;
         let mut lost = None;
         loop {
-            let error = match self.inner.db.call(lease(self.pool(), self.tables(), ask)).await {
+            let error = match lease(self, ask).await {
                 Ok(busy @ Ok(Verdict::Busy)) => match lost.take() {
                     Some(error) => error,
                     None => return Ok(busy),

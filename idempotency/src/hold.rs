@@ -10,9 +10,10 @@
 //! with one lock, or one key with two locks, do no harm.
 
 use message::token::Drift;
-use sqlx::Pool;
+use sqlx::Transaction;
 
 use crate::decide::{Verdict, decide};
+use crate::handle::IdempotencyKeys;
 use crate::store::{Ask, KeyStore, KeyTables, TakeOver};
 
 /// Maximum number of times that a row may change between reading it and taking it over.
@@ -61,16 +62,30 @@ pub(crate) async fn hold<DB: KeyStore>(
 /// Claims a key on lease, in a separate transaction. Commits only a key whose time was accepted, so
 /// a try whose answer was lost does not have to be validated again.
 pub(crate) async fn lease<DB: KeyStore>(
-    pool: &Pool<DB>,
-    tables: &KeyTables<DB>,
+    keys: &IdempotencyKeys<DB>,
     ask: &Ask,
 ) -> Result<Result<Verdict, Drift>, sqlx::Error> {
-    let mut tx = DB::begin_holding(pool, tables, ask).await?;
-    let held = hold::<DB>(&mut tx, tables, ask, true).await?;
-    if held.is_ok() {
-        tx.commit().await?;
-    } else {
-        tx.rollback().await?;
-    }
-    Ok(held)
+    let mut tx = begin_holding(keys, ask).await?;
+    let leased = async {
+        let held = hold::<DB>(&mut tx, keys.tables(), ask, true).await?;
+        if held.is_ok() {
+            tx.commit().await?;
+        } else {
+            tx.rollback().await?;
+        }
+        Ok(held)
+    };
+    keys.db().call(leased).await
+}
+
+/// Begins a transaction that tries to lock a key until it ends. Cancel-safe.
+pub(crate) async fn begin_holding<DB: KeyStore>(
+    keys: &IdempotencyKeys<DB>,
+    ask: &Ask,
+) -> Result<Transaction<'static, DB>, sqlx::Error> {
+    let db = keys.db();
+    let keys = keys.clone();
+    let ask = ask.clone();
+    let begin = |connection| async move { DB::begin_holding(connection, keys.tables(), &ask).await };
+    db.begin(begin).await
 }

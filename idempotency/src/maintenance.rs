@@ -44,8 +44,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     async fn maintain_now(&self) -> Result<Maintained, StoreError> {
         let mut done = Maintained::default();
         loop {
-            let expired = self.tables().report(self.pool(), BATCH);
-            let expired = self.db().call(expired).await.map_err(StoreError::during("find expired leases"))?;
+            let expired = self.tables().report(self.db(), BATCH).await;
+            let expired = expired.map_err(StoreError::during("find expired leases"))?;
             for key in &expired {
                 let id = &key.id;
                 let holder = key.holder;

@@ -9,6 +9,8 @@ use inbox::Signature;
 use message::token::Drift;
 use migrations::Identifier;
 use migrations::query::{Query, Row};
+use outbox::Bounded;
+use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -102,14 +104,16 @@ pub trait KeyStore: outbox::Dialect {
     /// Begins a transaction that tries to lock a key until it ends, with a savepoint after the
     /// lock. Every later statement sees the commits of earlier owners of the lock.
     fn begin_holding(
-        pool: &Pool<Self>,
+        connection: PoolConnection<Self>,
         tables: &KeyTables<Self>,
         ask: &Ask,
     ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
 
     /// Begins a transaction of the same kind without a key, with the mark of
     /// [`own_transaction`](migrations::own_transaction).
-    fn begin_plain(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+    fn begin_plain(
+        connection: PoolConnection<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send + 'static;
 
     /// Rolls back the writes since the transaction locked the key. Works in a transaction that has
     /// failed.
@@ -143,7 +147,7 @@ pub trait KeyStore: outbox::Dialect {
     /// Runs a statement about stuck keys in its own transaction, and returns its rows. It finds
     /// them by their indexes.
     fn rows_of_stuck(
-        pool: &Pool<Self>,
+        db: &Bounded<Self>,
         query: Query<Self>,
     ) -> impl Future<Output = Result<Vec<Row<Self>>>> + Send;
 

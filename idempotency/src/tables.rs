@@ -4,6 +4,7 @@
 
 use migrations::Statement;
 use migrations::query::Query;
+use outbox::Bounded;
 use sqlx::Pool;
 use time::OffsetDateTime;
 
@@ -89,14 +90,14 @@ impl<DB: KeyStore> KeyTables<DB> {
 
     /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease
     /// ends further ahead than [`LEASE_MAX`](crate::options::LEASE_MAX).
-    pub(crate) async fn stuck(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(pool, &self.shared.stuck, limit).await
+    pub(crate) async fn stuck(&self, db: &Bounded<DB>, limit: u32) -> Result<Vec<StuckKey>> {
+        stuck_keys(db, &self.shared.stuck, limit).await
     }
 
     /// Returns those of the expired ones that were not reported yet, at most `limit`, and marks
     /// them as reported.
-    pub(crate) async fn report(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<StuckKey>> {
-        stuck_keys(pool, &self.shared.report, limit).await
+    pub(crate) async fn report(&self, db: &Bounded<DB>, limit: u32) -> Result<Vec<StuckKey>> {
+        stuck_keys(db, &self.shared.report, limit).await
     }
 
     /// Deletes keys that have expired by the database's clock and before `until`, at most `limit`.
@@ -108,12 +109,12 @@ impl<DB: KeyStore> KeyTables<DB> {
 }
 
 async fn stuck_keys<DB: KeyStore>(
-    pool: &Pool<DB>,
+    db: &Bounded<DB>,
     statement: &Statement,
     limit: u32,
 ) -> Result<Vec<StuckKey>> {
     let query = of_existing(Query::<DB>::new(statement).bind(limit));
-    DB::rows_of_stuck(pool, query).await?.iter().map(rows::stuck_key).collect()
+    DB::rows_of_stuck(db, query).await?.iter().map(rows::stuck_key).collect()
 }
 
 /// Prepares a statement that searches for rows: see [`KEEPS_PLANS`](KeyStore::KEEPS_PLANS).

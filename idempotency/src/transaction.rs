@@ -13,6 +13,7 @@ use sqlx::Transaction;
 use tokio::time::Instant;
 
 use crate::handle::IdempotencyKeys;
+use crate::hold::begin_holding;
 use crate::id::KeyId;
 use crate::record::{Ending, Found, Record, State};
 use crate::store::{Ask, End, KeyStore};
@@ -180,7 +181,7 @@ async fn resolve<DB: KeyStore>(
 }
 
 async fn look<DB: KeyStore>(keys: &IdempotencyKeys<DB>, ask: &Ask) -> Result<Found, sqlx::Error> {
-    let mut tx = DB::begin_holding(keys.pool(), keys.tables(), ask).await?;
+    let mut tx = begin_holding(keys, ask).await?;
     let found = keys.tables().look(&mut tx, ask).await?;
     tx.rollback().await?;
     Ok(found)

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::time::Instant;
 
-use message::{SteadyClock, shield};
+use message::SteadyClock;
 use migrations::{Line, Migrator};
-use outbox::Outbox;
+use outbox::{Bounded, Outbox};
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 
@@ -225,12 +225,9 @@ impl<DB: Dialect> Inbox<DB> {
         within(self.options().call_timeout, what, call).await
     }
 
-    /// Begins a transaction. Cancel-safe: a `begin` that is dropped half-way would leave the pooled
-    /// session inside a transaction (sqlx 0.9), so it runs to its end.
+    /// Begins a transaction. Cancel-safe.
     pub(crate) async fn begin_raw(&self, what: &'static str) -> Result<Transaction<'static, DB>, StoreError> {
-        let inbox = self.clone();
-        let begin = async move { DB::begin_writing(inbox.pool()).await.map_err(StoreError::during(what)) };
-        shield(within(self.options().call_timeout, what, begin)).await
+        self.bounded().begin(DB::begin_writing).await.map_err(StoreError::during(what))
     }
 
     /// Does the same for a transaction whose commit waits for the disk.
@@ -238,9 +235,11 @@ impl<DB: Dialect> Inbox<DB> {
         &self,
         what: &'static str,
     ) -> Result<Transaction<'static, DB>, StoreError> {
-        let inbox = self.clone();
-        let begin = async move { DB::begin_durable(inbox.pool()).await.map_err(StoreError::during(what)) };
-        shield(within(self.options().call_timeout, what, begin)).await
+        self.bounded().begin(DB::begin_durable).await.map_err(StoreError::during(what))
+    }
+
+    fn bounded(&self) -> Bounded<DB> {
+        Bounded::new(self.pool().clone(), self.options().call_timeout)
     }
 
     fn memory(&self) -> MutexGuard<'_, PartitionCache> {

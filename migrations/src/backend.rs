@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 
 use crate::error::{MigrateError, SchemaError};
@@ -65,12 +66,22 @@ pub trait Backend: Values + sealed::Sealed {
     #[doc(hidden)]
     const CHECK_PLACE: &'static str;
 
+    /// Acquires a connection to begin a transaction on. On SQLite it is outside any other one.
+    /// Cancel-safe.
+    #[doc(hidden)]
+    fn acquire_outside(
+        pool: &Pool<Self>,
+    ) -> impl Future<Output = Result<PoolConnection<Self>, sqlx::Error>> + Send {
+        pool.acquire()
+    }
+
     /// Begins a transaction that can write, and sets a mark that ends with it
-    /// ([`own_transaction`](crate::own_transaction)). On SQLite its commit waits for the disk.
+    /// ([`own_transaction`](crate::own_transaction)). On SQLite its commit waits for the disk. Not
+    /// cancel-safe: `outbox::begin_on` is.
     #[doc(hidden)]
     fn begin_marked(
-        pool: &Pool<Self>,
-    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+        connection: PoolConnection<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send + 'static;
 
     /// Makes later commits of a connection wait for the disk, if only a setting of the connection
     /// decides that. The setting stays. The connection must be outside a transaction.

@@ -51,5 +51,5 @@ pub use sql::{Statement, Template};
 pub use sql_error_kind::SqlErrorKind;
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]
-pub use sqlite::begin_outside;
+pub use sqlite::begin_durable;
 pub use status::{Applied, Status};

@@ -4,8 +4,9 @@ mod objects;
 
 use std::time::{Duration, Instant};
 
+use sqlx::pool::PoolConnection;
 use sqlx::types::time::OffsetDateTime;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, SqlSafeStr as _, Transaction};
 
 use crate::backend::{Backend, Dialect};
 use crate::error::{MigrateError, SchemaError};
@@ -142,8 +143,11 @@ END $$;",
     }
 
     /// Sends one message. BEGIN comes last: a statement that fails before it leaves no transaction.
-    async fn begin_marked(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with(AssertSqlSafe(format!("{MARK}; BEGIN"))).await
+    async fn begin_marked(
+        connection: PoolConnection<Self>,
+    ) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        let begin = AssertSqlSafe(format!("{MARK}; BEGIN"));
+        Transaction::begin(connection, Some(begin.into_sql_str())).await
     }
 
     async fn is_open(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {

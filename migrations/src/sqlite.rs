@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use sqlx::pool::PoolConnection;
 use sqlx::types::time::OffsetDateTime;
 use sqlx::{Connection, Row as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
@@ -39,32 +40,19 @@ fn does_not_wait(found: i64) -> sqlx::Error {
     sqlx::Error::Configuration(problem.into())
 }
 
-/// Begins a transaction with `statement`, on a connection that is in none. Its commit waits for the
-/// disk, and so do later ones on the same connection.
-///
-/// A transaction can be ended in SQL or by SQLite itself (`RAISE(ROLLBACK)`, a full disk). sqlx
-/// cannot roll it back then, and believes forever that its connection is inside it. The pools of
-/// `outbox::pool` close such a connection when they get it back; this closes one of any other pool.
+/// Begins a transaction with `statement`, on a connection that is in none
+/// ([`acquire_outside`](Backend::acquire_outside)). Its commit waits for the disk, and so do later
+/// ones on the same connection.
 ///
 /// # Errors
-/// Those of the pool and of the statement. Not cancel-safe.
+/// Those of the statement.
 #[doc(hidden)]
-pub async fn begin_outside(
-    pool: &SqlitePool,
+pub async fn begin_durable(
+    mut connection: PoolConnection<Sqlite>,
     statement: &'static str,
 ) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
-    loop {
-        let mut connection = pool.acquire().await?;
-        if connection.is_in_transaction() {
-            // Waits until the rollback of a dropped transaction is done.
-            connection.ping().await?;
-        }
-        if !connection.is_in_transaction() {
-            Sqlite::wait_for_the_disk(&mut connection).await?;
-            return Transaction::begin(connection, Some(statement.into_sql_str())).await;
-        }
-        connection.close().await?;
-    }
+    Sqlite::wait_for_the_disk(&mut connection).await?;
+    Transaction::begin(connection, Some(statement.into_sql_str())).await
 }
 
 const BEGIN_SCRIPT: &str = "\
@@ -91,10 +79,30 @@ CREATE TABLE IF NOT EXISTS {schema}outbox_toolkit_migration (
         String::from(BEGIN_SCRIPT)
     }
 
+    /// A transaction can be ended in SQL or by SQLite itself (`RAISE(ROLLBACK)`, a full disk). sqlx
+    /// cannot roll it back then, and believes forever that its connection is inside it. The pools
+    /// of `outbox::pool` close such a connection when they get it back; this closes one of any
+    /// other pool.
+    async fn acquire_outside(pool: &SqlitePool) -> Result<PoolConnection<Self>, sqlx::Error> {
+        loop {
+            let mut connection = pool.acquire().await?;
+            if connection.is_in_transaction() {
+                // Waits until the rollback of a dropped transaction is done.
+                connection.ping().await?;
+            }
+            if !connection.is_in_transaction() {
+                return Ok(connection);
+            }
+            connection.close().await?;
+        }
+    }
+
     /// Takes the write lock, waiting within the busy timeout. A deferred transaction that starts to
     /// write later is refused at once when another one has written since. The mark is a savepoint.
-    async fn begin_marked(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        begin_outside(pool, "BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
+    async fn begin_marked(
+        connection: PoolConnection<Self>,
+    ) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        begin_durable(connection, "BEGIN IMMEDIATE; SAVEPOINT outbox_transaction").await
     }
 
     /// Keeps EXTRA, which waits for more.

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use migrations::Backend;
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool};
+use sqlx::{Database, Pool, Transaction};
+
+use crate::begin::begin_on;
 
 /// A database pool with a time limit for every call. Nodes, idempotency keys and sagas use it.
 #[derive(Debug)]
@@ -39,7 +41,8 @@ impl<DB: Database> Bounded<DB> {
     }
 
     /// Waits for a call up to the limit, then drops it. The call must own its connection, so that
-    /// the connection is dropped too or returned to the pool.
+    /// the connection is dropped too or returned to the pool. It begins no transaction, except by
+    /// [`begin`](Self::begin): a BEGIN that is dropped leaves the session inside the transaction.
     ///
     /// # Errors
     /// The errors of the call. After the limit, the error of a lost connection: the statement may
@@ -74,6 +77,23 @@ impl<DB: Backend> Bounded<DB> {
             Ok(connection)
         });
         self.call(acquired).await
+    }
+
+    /// Begins a transaction on a connection of the pool. `begin` sends the statement. Waiting for
+    /// the connection and waiting for the answer have the limit each: a caller that has waited long
+    /// in an exhausted pool still has time for its BEGIN. Cancel-safe, as [`begin_on`] is.
+    ///
+    /// # Errors
+    /// As for [`call`](Self::call); no transaction is open.
+    pub async fn begin<F>(
+        &self,
+        begin: impl FnOnce(PoolConnection<DB>) -> F,
+    ) -> Result<Transaction<'static, DB>, sqlx::Error>
+    where
+        F: Future<Output = Result<Transaction<'static, DB>, sqlx::Error>> + Send + 'static,
+    {
+        let connection = self.call(Box::pin(DB::acquire_outside(&self.pool))).await?;
+        self.call(begin_on(connection, begin)).await
     }
 }
 

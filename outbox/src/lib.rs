@@ -15,6 +15,7 @@
 //! | `wake` | [`CommitNotify`]: wakes a relay in the same process after a commit |
 //! | `pool` | [`pool()`]: connection pools that are safe for transactions |
 //! | [`connect`] | turns a URL into connection options |
+//! | `begin` | begins a transaction for a caller that may go away |
 //! | `dialect` | [`Dialect`]: the database operations that producers need |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 //! | `crash_points` (feature `testing`) | places where a test kills the process |
@@ -24,6 +25,7 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
+mod begin;
 mod bounded;
 pub mod connect;
 #[cfg(not(feature = "testing"))]
@@ -52,6 +54,8 @@ pub mod trace;
 mod transaction;
 mod wake;
 
+#[doc(hidden)]
+pub use begin::begin_on;
 #[doc(hidden)]
 pub use bounded::{Bounded, no_answer};
 pub use dialect::Dialect;

@@ -149,13 +149,9 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn list(&self, query: &SagaQuery) -> Result<Vec<SagaOutline>, StoreError> {
-        let (sagas, query) = (self.clone(), query.clone());
-        // Dropped while its transaction begins, it would leave the session inside it.
-        shield(async move {
-            let mut connection = sagas.acquire().await?;
-            sagas.call("list sagas", sagas.0.tables.list(&mut connection, &query)).await
-        })
-        .await
+        let what = "list sagas";
+        let tx = self.begin(what, Tables::begin_by_index).await?;
+        self.call(what, self.0.tables.list(tx, query)).await
     }
 
     /// Reads a saga and its steps, in the order in which they began. Cancel-safe.
@@ -185,14 +181,9 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn overdue(&self, by: Duration) -> Result<Vec<Overdue>, StoreError> {
-        let sagas = self.clone();
-        // See `list`.
-        shield(async move {
-            let mut connection = sagas.acquire().await?;
-            let overdue = sagas.0.tables.overdue(&mut connection, by.min(crate::SPAN_MAX));
-            sagas.call("count overdue sagas", overdue).await
-        })
-        .await
+        let what = "count overdue sagas";
+        let tx = self.begin(what, Tables::begin_by_index).await?;
+        self.call(what, self.0.tables.overdue(tx, by.min(crate::SPAN_MAX))).await
     }
 
     /// Lists the decisions, the latest first. Cancel-safe.
@@ -288,7 +279,7 @@ impl<DB: Dialect> Sagas<DB> {
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
         let tables = &self.0.tables;
-        let mut tx = Tables::begin(self.pool()).await.map_err(failed("begin a transaction"))?;
+        let mut tx = self.begin("begin a transaction", DB::begin_saga).await?;
         let found = tables.lock(&mut tx, &id).await.map_err(failed("read a saga"))?;
         let Some(saga) = found else { return Err(DecideError::NotFound { id }) };
         let (state, is_stuck) = (saga.state, saga.stuck_at.is_some());

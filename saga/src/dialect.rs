@@ -6,7 +6,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use migrations::{Backend, Identifier};
-use sqlx::{Pool, Transaction};
+use sqlx::Transaction;
+use sqlx::pool::PoolConnection;
 use time::OffsetDateTime;
 
 use crate::record::{Held, SagaKind};
@@ -56,7 +57,9 @@ pub trait Store: Backend {
     fn shared(statements: &Self::SagaStatements) -> Shared;
 
     /// Begins a transaction that can write.
-    fn begin_saga(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+    fn begin_saga(
+        connection: PoolConnection<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send + 'static;
 
     /// Returns whether the transaction is still the one that was begun for an effect and its
     /// record. Returns true without a check if the statements for steps check this themselves.

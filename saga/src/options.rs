@@ -49,9 +49,10 @@ pub struct WorkerOptions {
     pub retention: Duration,
     /// How long decisions of operators are kept: 31 days to a century. Default: three years.
     pub audit_retention: Duration,
-    /// How long a call to the database may take, including the wait for a connection: 1 s to 1 h.
-    /// Default: 30 s. Then the connection is dropped and the work is retried. It does not bound the
-    /// statements of a step: those are abandoned when the lease has been over for this time.
+    /// How long a call to the database may take: 1 s to 1 h. Default: 30 s. Then the connection is
+    /// dropped and the work is retried. Where a transaction begins, waiting for the connection and
+    /// waiting for BEGIN have this limit each. It does not bound the statements of a step: those
+    /// are abandoned when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
     pub shutdown_grace: Duration,

@@ -10,8 +10,8 @@ use migrations::{Identifier, Line, Migrator};
 use outbox::{Bounded, Outbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sqlx::Pool;
 use sqlx::pool::PoolConnection;
+use sqlx::{Pool, Transaction};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::base::{Base, turns};
@@ -174,6 +174,18 @@ impl<DB: Dialect> Sagas<DB> {
         call: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, StoreError> {
         self.0.db.call(call).await.map_err(StoreError::during(what))
+    }
+
+    /// Begins a transaction. Cancel-safe.
+    pub(crate) async fn begin<F>(
+        &self,
+        what: &'static str,
+        begin: impl FnOnce(PoolConnection<DB>) -> F,
+    ) -> Result<Transaction<'static, DB>, StoreError>
+    where
+        F: Future<Output = Result<Transaction<'static, DB>, sqlx::Error>> + Send + 'static,
+    {
+        self.0.db.begin(begin).await.map_err(StoreError::during(what))
     }
 
     pub(crate) async fn find(&self, id: &SagaId) -> Result<Option<SagaRecord>, StoreError> {

@@ -5,6 +5,7 @@ use message::shield;
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::sagas::Sagas;
+use crate::tables::Tables;
 
 impl<DB: Dialect> Sagas<DB> {
     /// Makes registered sagas due that wait for no step and whose next turn is impossibly far
@@ -25,10 +26,10 @@ impl<DB: Dialect> Sagas<DB> {
             let inner = &sagas.0;
             let mut woken = 0;
             for kind in inner.registry.runnable() {
-                let mut connection = sagas.acquire().await?;
+                let what = "wake sagas that a wrong clock postponed";
+                let tx = sagas.begin(what, Tables::begin_change_by_index).await?;
                 let after = inner.passes.after(&kind);
-                let waking = inner.tables.wake_stranded(&mut connection, &kind, after);
-                let slice = sagas.call("wake sagas that a wrong clock postponed", waking).await?;
+                let slice = sagas.call(what, inner.tables.wake_stranded(tx, &kind, after)).await?;
                 inner.passes.ended(&kind, slice.end);
                 woken += slice.woken;
                 if slice.woken > 0 {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use inbox::Backoff;
 use migrations::query::Query;
 use migrations::{Identifier, Statement};
-use sqlx::{Connection as _, Pool, SqlSafeStr as _, Transaction};
+use sqlx::pool::PoolConnection;
+use sqlx::{SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 
 use crate::dialect::{Dialect, Replied};
@@ -86,9 +87,17 @@ impl<DB: Dialect> Tables<DB> {
         Self { shared: DB::shared(&own), own }
     }
 
-    /// Begins a transaction that can write.
-    pub(crate) async fn begin(pool: &Pool<DB>) -> Result<Transaction<'static, DB>> {
-        DB::begin_saga(pool).await
+    /// Begins the transaction of [`list`](Self::list) and [`overdue`](Self::overdue).
+    pub(crate) async fn begin_by_index(connection: PoolConnection<DB>) -> Result<Transaction<'static, DB>> {
+        Transaction::begin(connection, Some(DB::BEGIN_BY_INDEX.into_sql_str())).await
+    }
+
+    /// Begins the transaction of [`wake_stranded`](Self::wake_stranded).
+    pub(crate) async fn begin_change_by_index(
+        mut connection: PoolConnection<DB>,
+    ) -> Result<Transaction<'static, DB>> {
+        DB::wait_for_the_disk(&mut connection).await?;
+        Transaction::begin(connection, Some(DB::BEGIN_CHANGE_BY_INDEX.into_sql_str())).await
     }
 
     /// Inserts a saga unless its name is taken. Returns whether it was inserted.
@@ -168,14 +177,13 @@ impl<DB: Dialect> Tables<DB> {
     /// become due after [`LEASE_MAX`]. Reads at most [`SLICE`] sagas, beginning after a given time.
     pub(crate) async fn wake_stranded(
         &self,
-        connection: &mut DB::Connection,
+        mut tx: Transaction<'static, DB>,
         kind: &SagaKind,
         after: Option<OffsetDateTime>,
     ) -> Result<Slice> {
         let of_kind = |statement: &Statement| {
             Query::<DB>::new(statement).bind(&kind.saga_type).bind(kind.version).bind(LEASE_MAX).bind(after)
         };
-        let mut tx = connection.begin_with(DB::BEGIN_CHANGE_BY_INDEX).await?;
         let last = of_kind(&self.shared.far_ahead).bind(SLICE).first(&mut tx).await?;
         let end: Option<OffsetDateTime> = last.map(|row| row.get("wake_at")).transpose()?;
         let woken = of_kind(&self.shared.wake_stranded).bind(end).bind(PAUSE_MAX).run(&mut tx).await?;
@@ -356,7 +364,7 @@ impl<DB: Dialect> Tables<DB> {
     /// Reads sagas, the oldest first, without their contents.
     pub(crate) async fn list(
         &self,
-        connection: &mut DB::Connection,
+        mut tx: Transaction<'static, DB>,
         query: &SagaQuery,
     ) -> Result<Vec<SagaOutline>> {
         let Some(statement) = self.list_statement(query) else { return Ok(Vec::new()) };
@@ -364,8 +372,6 @@ impl<DB: Dialect> Tables<DB> {
             .bind(query.saga_type.as_deref())
             .bind(query.state.map(State::as_str))
             .bind(query.limit.get());
-        // Not as `&'static str`: with it, other crates could not show that this future is `Send`.
-        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = listed.rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::outline).collect()
@@ -469,10 +475,9 @@ impl<DB: Dialect> Tables<DB> {
     /// Counts sagas that are overdue by more than this, by type and version.
     pub(crate) async fn overdue(
         &self,
-        connection: &mut DB::Connection,
+        mut tx: Transaction<'static, DB>,
         by: Duration,
     ) -> Result<Vec<Overdue>> {
-        let mut tx = connection.begin_with(DB::BEGIN_BY_INDEX.into_sql_str()).await?;
         let found = Query::<DB>::new(&self.shared.overdue).bind(by).rows(&mut tx).await?;
         tx.rollback().await?;
         found.iter().map(rows::overdue).collect()

@@ -4,6 +4,8 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "tidy/begins.rs"]
+mod begins;
 #[path = "tidy/circles.rs"]
 mod circles;
 #[path = "tidy/modules.rs"]
@@ -348,69 +350,6 @@ fn options_can_grow() {
         if PRODUCT.iter().any(|folder| path.starts_with(folder)) {
             let faults = closed_options(&text);
             found.extend(faults.iter().map(|(number, fault)| format!("{path}:{number}: {fault}")));
-        }
-    }
-    assert_none(&found);
-}
-
-/// The places where a transaction begins on a session of a service's pool: the file, how many there
-/// are, and why no caller that is dropped leaves the session inside the transaction.
-const BEGINS: [(&str, usize, &str); 15] = [
-    ("idempotency/src/claiming.rs", 1, "`begin` is shielded, and so is the layer, which calls `begin_here`"),
-    ("idempotency/src/hold.rs", 1, "a claim has a task of its own"),
-    ("idempotency/src/http/run.rs", 1, "the layer is shielded"),
-    ("idempotency/src/postgres/store.rs", 3, "called by those above, or by a shielded list"),
-    ("idempotency/src/transaction.rs", 1, "a commit is shielded"),
-    ("inbox/src/inbox.rs", 2, "shielded here"),
-    ("inbox/src/postgres/guard.rs", 2, "only `inbox.rs` calls them"),
-    ("inbox/src/postgres/lookup.rs", 1, "the connection belongs to no pool"),
-    ("outbox/src/transaction/run.rs", 1, "`Outbox::transaction` is shielded"),
-    ("outbox/src/transaction/wrapper.rs", 1, "`Outbox::begin` tells its callers that it is not cancel-safe"),
-    ("saga/src/admin.rs", 1, "a decision is shielded"),
-    ("saga/src/postgres/store.rs", 1, "only a decision calls it"),
-    ("saga/src/run/step.rs", 1, "shielded here"),
-    ("saga/src/sqlite/store.rs", 2, "SQLite rolls back what it begins for a caller that is gone"),
-    ("saga/src/tables.rs", 4, "its callers are shielded"),
-];
-
-/// Returns the number of lines that begin a transaction.
-fn begins(text: &str) -> usize {
-    const CALLS: [&str; 11] = [
-        ".begin_with(",
-        "pool.begin()",
-        "pool().begin()",
-        "outbox.begin(",
-        "Tables::begin(",
-        "DB::begin_durable(",
-        "DB::begin_holding(",
-        "DB::begin_marked(",
-        "DB::begin_plain(",
-        "DB::begin_saga(",
-        "DB::begin_writing(",
-    ];
-    let code =
-        text.lines().filter(|line| comment(line).is_none() && !line.trim_start().starts_with("note ="));
-    code.filter(|line| CALLS.iter().any(|call| line.contains(call))).count()
-}
-
-/// A `begin` that is dropped before its answer leaves the session inside the transaction, and sqlx
-/// hands it on: what its next user writes is lost. Pools of the toolkit clean such a session,
-/// others do not. A new place runs in `message::shield`, and is listed above.
-#[test]
-fn a_dropped_caller_leaves_no_session_inside_a_transaction() {
-    assert_eq!(begins("let tx = pool.begin().await?;\n// pool.begin()\nDB::begin_marked(&pool)"), 2);
-    let mut found = Vec::new();
-    for (path, text) in texts(&[".rs"]) {
-        if !["idempotency/src/", "inbox/src/", "outbox/src/", "saga/src/"]
-            .iter()
-            .any(|it| path.starts_with(it))
-        {
-            continue;
-        }
-        let known = BEGINS.iter().find(|(file, ..)| *file == path).map_or(0, |(_, count, _)| *count);
-        let here = begins(&text);
-        if here != known {
-            found.push(format!("{path}: transactions begin at {here} places, {known} are known"));
         }
     }
     assert_none(&found);

@@ -201,7 +201,7 @@ where
         return call.service.call(Request::from_parts(call.parts, B::from(call.body))).await;
     }
     let db = settings.keys.db();
-    let tx = match db.call(DB::begin_plain(db.pool())).await {
+    let tx = match db.begin(DB::begin_plain).await {
         Ok(tx) => tx,
         Err(error) => {
             let error = ClaimError::Store(inbox::StoreError::during("begin a transaction")(error));

@@ -8,7 +8,9 @@ use message::Fingerprint;
 use migrations::own_transaction::MARK;
 use migrations::query::{Query, Row};
 use migrations::{Identifier, Template};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
+use outbox::Bounded;
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -46,7 +48,7 @@ impl KeyStore for Postgres {
     }
 
     async fn begin_holding(
-        pool: &PgPool,
+        connection: PoolConnection<Self>,
         tables: &KeyTables<Self>,
         ask: &Ask,
     ) -> Result<Transaction<'static, Self>> {
@@ -54,14 +56,14 @@ impl KeyStore for Postgres {
             .integer("idle_ms", i64::try_from(ask.lease.as_millis()).unwrap_or(i64::MAX))
             .integer("lock", number(&ask.id.hash()) ^ tables.own.place)
             .uuid("holder", ask.asked.holder);
-        pool.begin_with(&begin.render()).await
+        Transaction::begin(connection, Some((&begin.render()).into_sql_str())).await
     }
 
     /// Sets the isolation level itself, as a transaction that holds a key does, because the role's
     /// default may differ.
-    async fn begin_plain(pool: &PgPool) -> Result<Transaction<'static, Self>> {
+    async fn begin_plain(connection: PoolConnection<Self>) -> Result<Transaction<'static, Self>> {
         let begin = format!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {MARK}; BEGIN");
-        pool.begin_with(AssertSqlSafe(begin)).await
+        Transaction::begin(connection, Some(AssertSqlSafe(begin).into_sql_str())).await
     }
 
     async fn undo(connection: &mut PgConnection) -> Result<()> {
@@ -114,11 +116,14 @@ impl KeyStore for Postgres {
         of_existing(decide).changes_one(&mut *pool.acquire().await?).await
     }
 
-    async fn rows_of_stuck(pool: &PgPool, query: Query<Self>) -> Result<Vec<Row<Self>>> {
-        let mut tx = pool.begin_with(BY_INDEXES).await?;
-        let found = query.rows(&mut tx).await?;
-        tx.commit().await?;
-        Ok(found)
+    async fn rows_of_stuck(db: &Bounded<Self>, query: Query<Self>) -> Result<Vec<Row<Self>>> {
+        let mut tx = db.begin(|it| Transaction::begin(it, Some(BY_INDEXES.into_sql_str()))).await?;
+        let read = async {
+            let found = query.rows(&mut tx).await?;
+            tx.commit().await?;
+            Ok(found)
+        };
+        db.call(read).await
     }
 
     async fn forget_decisions(

@@ -5,6 +5,8 @@ use inbox::Signature;
 use inbox::shared::ahead;
 use migrations::query::{Query, Row, at_micros, micros};
 use migrations::{Backend as _, Identifier};
+use outbox::{Bounded, begin_on};
+use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -34,17 +36,17 @@ impl KeyStore for Sqlite {
     }
 
     async fn begin_holding(
-        pool: &SqlitePool,
+        connection: PoolConnection<Self>,
         _tables: &KeyTables<Self>,
         _ask: &Ask,
     ) -> Result<Transaction<'static, Self>> {
-        let mut tx = Self::begin_plain(pool).await?;
+        let mut tx = Self::begin_plain(connection).await?;
         sqlx::raw_sql(HOLD).execute(&mut *tx).await?;
         Ok(tx)
     }
 
-    async fn begin_plain(pool: &SqlitePool) -> Result<Transaction<'static, Self>> {
-        Self::begin_marked(pool).await
+    async fn begin_plain(connection: PoolConnection<Self>) -> Result<Transaction<'static, Self>> {
+        Self::begin_marked(connection).await
     }
 
     async fn undo(connection: &mut SqliteConnection) -> Result<()> {
@@ -63,7 +65,7 @@ impl KeyStore for Sqlite {
         holder: Uuid,
         change: Change<'_>,
     ) -> Result<Option<Record>> {
-        let mut tx = Self::begin_plain(pool).await?;
+        let mut tx = begin_on(Self::acquire_outside(pool).await?, Self::begin_plain).await?;
         let now = now(&mut tx, tables).await?;
         let Some(record) = tables.find(&mut tx, id).await? else { return Ok(None) };
         let State::InProgress { lease_until } = record.state else { return Ok(Some(record)) };
@@ -93,7 +95,7 @@ impl KeyStore for Sqlite {
         action: Action,
         Signature { actor, note, .. }: &Signature,
     ) -> Result<bool> {
-        let mut tx = Self::begin_plain(pool).await?;
+        let mut tx = begin_on(Self::acquire_outside(pool).await?, Self::begin_plain).await?;
         let now = now(&mut tx, tables).await?;
         let Some(record) = tables.find(&mut tx, id).await? else { return Ok(false) };
         let State::InProgress { lease_until } = record.state else { return Ok(false) };
@@ -113,8 +115,8 @@ impl KeyStore for Sqlite {
         Ok(true)
     }
 
-    async fn rows_of_stuck(pool: &SqlitePool, query: Query<Self>) -> Result<Vec<Row<Self>>> {
-        query.rows(&mut *pool.acquire().await?).await
+    async fn rows_of_stuck(db: &Bounded<Self>, query: Query<Self>) -> Result<Vec<Row<Self>>> {
+        db.call(async { query.rows(&mut *db.pool().acquire().await?).await }).await
     }
 
     async fn forget_decisions(

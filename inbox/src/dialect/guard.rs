@@ -4,7 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use migrations::query::Row;
-use sqlx::{Pool, Transaction};
+use sqlx::Transaction;
+use sqlx::pool::PoolConnection;
 
 use super::{Inserted, Mark, NewRow, Outcome, Session};
 use crate::ids::Key;
@@ -23,13 +24,17 @@ pub trait Guards: Texts {
     const INSERTS_NOTHING_FORGOTTEN: bool;
 
     /// Begins a transaction that can write.
-    fn begin_writing(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+    fn begin_writing(
+        connection: PoolConnection<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send + 'static;
 
     /// Begins a transaction in which the inbox itself writes, for example a dead letter, whose
     /// delivery is acknowledged next. Its commit waits for the disk. On SQLite, all transactions
     /// that the toolkit begins do.
-    fn begin_durable(pool: &Pool<Self>) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send {
-        Self::begin_writing(pool)
+    fn begin_durable(
+        connection: PoolConnection<Self>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send + 'static {
+        Self::begin_writing(connection)
     }
 
     /// Sets how long each statement of a transaction waits for a lock, where the database locks

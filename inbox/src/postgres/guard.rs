@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use migrations::Identifier;
 use migrations::query::Row;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, SqlSafeStr as _, Transaction};
 use uuid::Uuid;
 
 use super::statements::Statements;
@@ -39,12 +40,16 @@ impl Guards for Postgres {
     const KEEPS_PLANS: bool = false;
     const INSERTS_NOTHING_FORGOTTEN: bool = false;
 
-    async fn begin_writing(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin().await
+    async fn begin_writing(
+        connection: PoolConnection<Self>,
+    ) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        Transaction::begin(connection, None).await
     }
 
-    async fn begin_durable(pool: &PgPool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        pool.begin_with(BEGIN_DURABLE).await
+    async fn begin_durable(
+        connection: PoolConnection<Self>,
+    ) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        Transaction::begin(connection, Some(BEGIN_DURABLE.into_sql_str())).await
     }
 
     async fn limit_lock_waits(tx: &mut PgConnection, limit: Duration) -> Result<(), sqlx::Error> {

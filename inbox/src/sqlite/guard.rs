@@ -1,8 +1,9 @@
 //! Admits messages on SQLite.
 
 use migrations::query::{Query, Row};
-use migrations::{Identifier, begin_outside};
-use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
+use migrations::{Identifier, begin_durable};
+use sqlx::pool::PoolConnection;
+use sqlx::{Sqlite, SqliteConnection, Transaction};
 
 use super::statements::Statements;
 use crate::dialect::{Guards, Inserted, Mark, NewRow, Outcome, Session};
@@ -29,8 +30,10 @@ impl Guards for Sqlite {
 
     /// Uses IMMEDIATE, which waits for the write lock within the busy timeout; a later upgrade
     /// fails at once with BUSY.
-    async fn begin_writing(pool: &SqlitePool) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        begin_outside(pool, "BEGIN IMMEDIATE").await
+    async fn begin_writing(
+        connection: PoolConnection<Self>,
+    ) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        begin_durable(connection, "BEGIN IMMEDIATE").await
     }
 
     /// Returns `None`, as [`session`](Self::session) does.

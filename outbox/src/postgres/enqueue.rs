@@ -11,6 +11,7 @@ use sqlx::types::Uuid;
 use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
+use crate::begin::RELEASE_MAX;
 use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
 use crate::identity::Stored;
@@ -21,8 +22,6 @@ use crate::transaction::UnknownCommit;
 
 /// How long a returned connection is reused without a check that it is still alive.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
-/// Maximum duration of cleaning a returned connection.
-const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 migrations::statements! {
     parts {

@@ -16,7 +16,7 @@ use crate::transaction::resolve::CommitOutcome;
 use crate::transaction::rollback::Rollback;
 use crate::transaction::running::{Accepts, Running};
 use crate::transaction::work::Work;
-use crate::transaction::wrapper::OutboxTransaction;
+use crate::transaction::wrapper::{OutboxTransaction, begin_marked};
 
 /// Why a transaction did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +171,7 @@ impl<DB: Dialect> Runner<DB> {
         E: Error + Send + Sync + 'static,
         F: for<'t> Work<'t, DB, T, E> + Clone + Send,
     {
-        let tx = match DB::begin_marked(&self.pool).await.map_err(EnqueueError::from) {
+        let tx = match begin_marked(&self.pool).await.map_err(EnqueueError::from) {
             Ok(tx) => tx,
             Err(error) if error.is_retryable() => return Attempt::Again(TransactionError::Begin(error)),
             Err(error) => return Attempt::Failed(TransactionError::Begin(error)),

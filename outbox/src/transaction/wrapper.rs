@@ -9,6 +9,8 @@ use migrations::SqlErrorKind;
 use migrations::own_transaction::roll_back;
 use sqlx::{Pool, Transaction};
 
+use crate::begin::begin_on;
+use crate::bounded::Bounded;
 use crate::crash_points;
 use crate::dialect::{Dialect, Requires};
 use crate::enqueue_error::EnqueueError;
@@ -55,16 +57,37 @@ impl<DB: Dialect> Outbox<DB> {
     /// IMMEDIATE`) and with a commit that waits for the disk (`PRAGMA synchronous` at least FULL,
     /// which the connection keeps).
     ///
-    /// Not cancel-safe: never drop it in `select!` or `timeout`, or the session may stay inside a
-    /// transaction. Pools opened by [`pool`](crate::pool()) clean up after that.
+    /// Cancel-safe, on any pool: if it is dropped, for example in `select!` or `timeout`, the
+    /// transaction is rolled back, or its connection is closed if the database does not answer
+    /// within 10 s. A `begin` of sqlx itself is not.
     ///
     /// # Errors
     /// [`EnqueueError::Database`] when the database is unavailable or, on SQLite, busy for too
     /// long.
     pub async fn begin(&self, pool: &Pool<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
-        let (tx, outbox) = (DB::begin_marked(pool).await?, Some(self.clone()));
-        Ok(OutboxTransaction::new(tx, outbox, ReplayedIds::default(), None).marked())
+        Ok(self.begun(begin_marked(pool).await?))
     }
+
+    /// Does the same within the limits of a pool ([`Bounded::begin`]).
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin).
+    #[doc(hidden)]
+    pub async fn begin_in_time(&self, db: &Bounded<DB>) -> Result<OutboxTransaction<DB>, EnqueueError> {
+        Ok(self.begun(db.begin(DB::begin_marked).await?))
+    }
+
+    fn begun(&self, tx: Transaction<'static, DB>) -> OutboxTransaction<DB> {
+        OutboxTransaction::new(tx, Some(self.clone()), ReplayedIds::default(), None).marked()
+    }
+}
+
+/// Begins a transaction with the mark of an outbox. Cancel-safe.
+pub(super) async fn begin_marked<DB: Dialect>(
+    pool: &Pool<DB>,
+) -> Result<Transaction<'static, DB>, sqlx::Error> {
+    let connection = DB::acquire_outside(pool).await?;
+    begin_on(connection, DB::begin_marked).await
 }
 
 impl<DB: Dialect> OutboxTransaction<DB> {

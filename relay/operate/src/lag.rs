@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::places::Places;
+use super::turns::in_turns;
 
 /// The lag of one topic in one pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -40,8 +41,9 @@ pub async fn lag(
 ) -> Result<(Vec<LagLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view the backlog")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
-    for place in &places.outboxes {
-        match place.entries.lag(&place.pipeline).await {
+    let looks = places.outboxes.iter().map(|place| place.entries.lag(&place.pipeline)).collect();
+    for (place, topics) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match topics {
             Ok(mut topics) => {
                 let counted: u64 = topics.iter().map(|topic| topic.unread).sum();
                 let is_cut = counted >= u64::from(UNREAD_COUNTED_MAX);

@@ -15,6 +15,7 @@ use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
+use super::turns::in_turns;
 
 /// A pause that is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,8 +65,8 @@ pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLin
         return Err(error.clone());
     }
     let mut lines = Vec::new();
-    for place in &places.outboxes {
-        lines.extend(in_force(place).await?);
+    for in_force in in_turns(places.outboxes.iter().map(in_force).collect()).await {
+        lines.extend(in_force?);
     }
     Ok(lines)
 }
@@ -146,23 +147,19 @@ pub async fn is_unknown(places: &Places, scope: &PauseScope) -> bool {
         PauseScope::Key(key) => (None, Some(key.clone())),
         PauseScope::Pipeline => return false,
     };
-    for place in &places.outboxes {
-        let found = async {
-            let extent = place.entries.extent(&place.pipeline).await?;
-            let newest = extent.newest.map_or(0, |newest| newest.0);
-            let first = Some(EntryId(newest.saturating_sub(LOOKED_AT_MAX)));
-            let selection =
-                Selection { topic: topic.clone(), key: key.clone(), first, ..Selection::default() };
-            let page = place.entries.select(&place.pipeline, &extent, &selection, EntryId::default()).await?;
-            let lag = place.entries.lag(&place.pipeline).await?;
-            let is_behind = lag.iter().any(|of| Some(&of.topic) == topic.as_ref());
-            Ok::<_, LogError>(!page.entries.is_empty() || is_behind)
-        };
-        if found.await.unwrap_or(true) {
-            return false;
-        }
-    }
-    true
+    let topic = &topic;
+    let key = &key;
+    let looks = places.outboxes.iter().map(|place| async move {
+        let extent = place.entries.extent(&place.pipeline).await?;
+        let newest = extent.newest.map_or(0, |newest| newest.0);
+        let first = Some(EntryId(newest.saturating_sub(LOOKED_AT_MAX)));
+        let selection = Selection { topic: topic.clone(), key: key.clone(), first, ..Selection::default() };
+        let page = place.entries.select(&place.pipeline, &extent, &selection, EntryId::default()).await?;
+        let lag = place.entries.lag(&place.pipeline).await?;
+        let is_behind = lag.iter().any(|of| Some(&of.topic) == topic.as_ref());
+        Ok::<_, LogError>(!page.entries.is_empty() || is_behind)
+    });
+    in_turns(looks.collect()).await.into_iter().all(|found| matches!(found, Ok(false)))
 }
 
 fn outboxes(places: &Places) -> Result<&[OutboxPlace], OperateError> {

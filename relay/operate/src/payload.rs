@@ -11,6 +11,7 @@ use super::error::OperateError;
 use super::operator::Signed;
 use super::places::{OutboxPlace, Places};
 use super::story::check_unique;
+use super::turns::in_turns;
 
 /// Maximum size of a shown payload in bytes: larger ones are for programs.
 pub(crate) const SHOWN_BYTES_MAX: u64 = 1 << 20;
@@ -45,8 +46,9 @@ pub async fn payload(places: &Places, signed: &Signed, asked: &MessageRef) -> Re
     signed.check("view payloads")?;
     let mut away = places.away.clone();
     let mut found = Vec::new();
-    for place in &places.outboxes {
-        match entries_of(place, asked).await {
+    let looks = places.outboxes.iter().map(|place| entries_of(place, asked)).collect();
+    for (place, entries) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match entries {
             Ok(entries) => found.extend(entries.into_iter().map(|entry| (place, entry))),
             Err(error) => away.push(error.about(&place.pipeline)),
         }
@@ -104,9 +106,10 @@ async fn of_letter(
     asked: &MessageRef,
 ) -> Result<Option<Payload>, OperateError> {
     let Some(id) = asked.uuid() else { return Ok(None) };
-    for place in &places.inboxes {
+    let looks = places.inboxes.iter().map(|place| place.database.letter(DeadLetterId(id))).collect();
+    for (place, letter) in places.inboxes.iter().zip(in_turns(looks).await) {
         // The size is checked first, so that a payload that is too large is not read.
-        let Some(letter) = place.database.letter(DeadLetterId(id)).await? else { continue };
+        let Some(letter) = letter? else { continue };
         // A database may also hold dead letters of consumers outside this place.
         if !place.holds(&letter.consumer, &letter.tenant) {
             continue;

@@ -321,4 +321,72 @@ mod tests {
             assert!(error.contains(&format!("consumer-{number}")), "{number}: {error}");
         }
     }
+
+    /// Returns pipelines whose databases accept a connection and do not answer, and the tasks that
+    /// accept it.
+    #[cfg(feature = "sqs")]
+    async fn silent_outboxes() -> (Places, JoinSet<tokio::net::TcpStream>) {
+        let mut accepting = JoinSet::new();
+        let mut places = Places::new();
+        for number in 0..8 {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let url = format!("postgres://nobody:secret@127.0.0.1:{port}/none?sslmode=disable");
+            let sqs =
+                brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
+            places = places.outbox(&PipelineConfig {
+                name: RelayName::new(format!("pipeline-{number}")).unwrap(),
+                source: message::Source::new("/orders").unwrap(),
+                database: crate::settings::Database::new(Secret::Text(url.into()), LogOptions::default()),
+                retention: crate::settings::Retention::default(),
+                audit_retention: crate::settings::Retention::Off,
+                broker: crate::settings::Broker::Sqs(Box::new(sqs)),
+                settings: engine::EngineOptions::default(),
+            });
+            accepting.spawn(async move { listener.accept().await.unwrap().0 });
+        }
+        (places, accepting)
+    }
+
+    /// Goal: outboxes that do not answer cost a look the time of one. Oracle: all of them have a
+    /// connection while none has been answered.
+    #[cfg(feature = "sqs")]
+    async fn assert_together(what: &str, look: impl AsyncFnOnce(&Places) -> usize) {
+        let (places, accepting) = silent_outboxes().await;
+        // Without an answer, a connection is given up after 10 s.
+        let connected = async {
+            let connected = tokio::time::timeout(Duration::from_secs(9), accepting.join_all()).await;
+            drop(connected.unwrap_or_else(|_| panic!("{what}: one of them was waited for alone")));
+        };
+        let looked = tokio::join!(look(&places), connected);
+        assert_eq!(looked.0, 8, "{what} names each");
+    }
+
+    #[cfg(feature = "sqs")]
+    #[tokio::test]
+    async fn silent_outboxes_are_waited_for_together() {
+        use crate::dead::{Filter, survey};
+        use crate::{Operator, Role};
+
+        let ann = Operator::new("ann", Role::Viewer);
+        let id = "0198a0de-0000-7000-8000-000000000000".parse().unwrap();
+        let about = |error: &OperateError| error.to_string().matches("pipeline-").count();
+        let story = async |places: &Places| {
+            about(&crate::story::story(places, &ann, &id).await.map(drop).unwrap_err())
+        };
+        assert_together("the story of a message", story).await;
+        let lag = async |places: &Places| crate::lag::lag(places, &ann).await.unwrap().1.len();
+        assert_together("the backlog", lag).await;
+        let surveyed = async |places: &Places| {
+            let state = outbox_log::ExceptionState::Dead;
+            survey(places, &ann, &Filter::default(), state).await.unwrap().away.len()
+        };
+        assert_together("the causes", surveyed).await;
+        let topic = outbox_log::PauseScope::Topic(String::from("orders"));
+        let paused = async |places: &Places| {
+            assert!(!crate::pause::is_unknown(places, &topic).await);
+            places.outboxes.len()
+        };
+        assert_together("the look for a misspelt name", paused).await;
+    }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use migrations::Identifier;
 use migrations::query::{Query, micros};
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 use time::OffsetDateTime;
 
 use super::statements::Statements;
@@ -59,8 +60,8 @@ impl Store for Postgres {
         shared_of!(statements)
     }
 
-    async fn begin_saga(pool: &PgPool) -> Result<Transaction<'static, Self>> {
-        pool.begin().await
+    async fn begin_saga(connection: PoolConnection<Self>) -> Result<Transaction<'static, Self>> {
+        Transaction::begin(connection, None).await
     }
 
     /// The statement itself checks this, which saves a round trip.

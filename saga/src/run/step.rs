@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use message::shield;
 use outbox::{CommitError, OutboxTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -204,11 +203,9 @@ impl<DB: Dialect> Parts<DB> {
     /// Begins the transaction of a step.
     pub(super) async fn begin(&mut self, name: &str) -> Result<OutboxTransaction<DB>, Stopped> {
         let sagas = Arc::clone(&self.sagas);
-        // A worker that is dropped meanwhile would leave the session inside the transaction.
-        match shield(async move { sagas.db.any(sagas.outbox.begin(sagas.db.pool())).await }).await {
-            Ok(Ok(tx)) => Ok(tx),
-            Ok(Err(error)) => self.failed_step(name, &error.into()),
-            Err(error) => self.failed_store("begin a step", error),
+        match sagas.outbox.begin_in_time(&sagas.db).await {
+            Ok(tx) => Ok(tx),
+            Err(error) => self.failed_step(name, &error.into()),
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use migrations::query::Query;
 use migrations::{Backend as _, Identifier};
-use sqlx::{Connection as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection as _, Sqlite, SqliteConnection, Transaction};
 use time::OffsetDateTime;
 
 use super::statements::Statements;
@@ -36,8 +37,8 @@ impl Store for Sqlite {
     }
 
     /// IMMEDIATE waits for the write lock within the busy timeout; upgrading later fails at once.
-    async fn begin_saga(pool: &SqlitePool) -> Result<Transaction<'static, Self>> {
-        migrations::begin_outside(pool, "BEGIN IMMEDIATE").await
+    async fn begin_saga(connection: PoolConnection<Self>) -> Result<Transaction<'static, Self>> {
+        migrations::begin_durable(connection, "BEGIN IMMEDIATE").await
     }
 
     async fn may_commit_effect(connection: &mut SqliteConnection) -> Result<bool> {

@@ -1,10 +1,11 @@
-//! A call that is dropped while its transaction begins, on a pool that does not clean its sessions
-//! when they come back. The session must not stay inside the transaction: what its next user
-//! writes would be lost.
+//! A call that is dropped while its transaction begins, by its caller or by its own time limit, on
+//! a pool that does not clean its sessions when they come back. The session must not stay inside
+//! the transaction: what its next user writes would be lost.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::Future;
+use std::time::Duration;
 
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -49,9 +50,15 @@ impl Line {
         let name = format!("begun {}", uuid::Uuid::now_v7());
         let options = options.host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
         let options = options.application_name(&name);
-        let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await.unwrap();
+        let pool =
+            PgPoolOptions::new().max_connections(Self::CONNECTIONS).connect_with(options).await.unwrap();
         Self { pool, name, way }
     }
+
+    /// Maximum connections of the pool.
+    const CONNECTIONS: u32 = 4;
+    /// The time limit of calls that end by it.
+    pub(crate) const LIMIT: Duration = Duration::from_secs(1);
 
     /// Withholds the answer to the next BEGIN.
     pub(crate) fn arm(&self) {
@@ -69,9 +76,8 @@ impl Line {
             let sessions = sqlx::query(AssertSqlSafe(sql.clone())).fetch_all(admin).await?;
             Ok::<_, sqlx::Error>(sessions.len())
         };
-        let mut way = self.way.subscribe();
         let begun = async {
-            way.wait_for(|way| *way == Way::Withheld).await.unwrap();
+            self.withheld().await;
             tests::eventually("it begins", async || Ok((inside().await? == 1).then_some(()))).await.unwrap();
         };
         tokio::select! {
@@ -81,6 +87,42 @@ impl Line {
         self.way.send_replace(Way::Open);
         let ended = async || Ok((inside().await? == 0).then_some(()));
         tests::eventually("no session stays inside a transaction", ended).await.unwrap();
+    }
+
+    /// Waits until the answer to a BEGIN is withheld.
+    pub(crate) async fn withheld(&self) {
+        self.way.subscribe().wait_for(|way| *way == Way::Withheld).await.unwrap();
+    }
+
+    /// Withholds the answer to the BEGIN of a call until its own time limit has ended it, then
+    /// [lets it pass](Self::answer_late).
+    pub(crate) async fn outlast<T, E>(&self, admin: &PgPool, call: impl Future<Output = Result<T, E>>) {
+        self.arm();
+        assert!(call.await.is_err(), "it has not waited for its transaction");
+        self.answer_late(admin).await;
+    }
+
+    /// Lets the withheld answer pass, for which no call waits any more. Checks that what each
+    /// session of the pool writes next, by itself, is stored: another session sees it while the
+    /// writer is still there.
+    pub(crate) async fn answer_late(&self, admin: &PgPool) {
+        let table = format!("public.written_{}", uuid::Uuid::now_v7().simple());
+        let create = format!("CREATE TABLE {table} (session int); GRANT INSERT ON {table} TO PUBLIC");
+        sqlx::raw_sql(AssertSqlSafe(create)).execute(admin).await.unwrap();
+        assert_eq!(*self.way.borrow(), Way::Withheld, "no BEGIN was sent");
+        self.way.send_replace(Way::Open);
+        let returned = async || Ok((self.pool.num_idle() == self.pool.size() as usize).then_some(()));
+        tests::eventually("its connection is back in the pool", returned).await.unwrap();
+        let mut borrowed = Vec::new();
+        for _ in 0..Self::CONNECTIONS {
+            let mut connection = self.pool.acquire().await.unwrap();
+            let write = format!("INSERT INTO {table} (session) VALUES (pg_backend_pid())");
+            sqlx::query(AssertSqlSafe(write)).execute(&mut *connection).await.unwrap();
+            borrowed.push(connection);
+        }
+        let count = format!("SELECT count(*) FROM {table}");
+        let stored: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(admin).await.unwrap();
+        assert_eq!(stored, i64::from(Self::CONNECTIONS), "a confirmed write is not committed");
     }
 }
 

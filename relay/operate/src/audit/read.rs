@@ -13,6 +13,7 @@ use crate::error::{OperateError, OperateErrorKind};
 use crate::named_tables::NamedTables;
 use crate::operator::{Operator, Role};
 use crate::places::Places;
+use crate::turns::in_turns;
 
 /// Maximum number of rows read from each audit to group decisions: a decision about several
 /// messages has a row for each.
@@ -136,17 +137,23 @@ const OF_MESSAGE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
 /// those.
 pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[DeadLetterId]) -> Audited {
     let (mut lines, mut away) = (Vec::new(), Vec::new());
-    for place in &places.outboxes {
-        let Some(message) = message else { break };
-        match place.log.audit_of(&place.pipeline, message, OF_MESSAGE_MAX.get()).await {
+    let outboxes = if message.is_some() { &places.outboxes[..] } else { &[] };
+    let looks = outboxes
+        .iter()
+        .map(|place| place.log.audit_of(&place.pipeline, message.unwrap_or_default(), OF_MESSAGE_MAX.get()));
+    let looks = looks.collect();
+    for (place, records) in outboxes.iter().zip(in_turns(looks).await) {
+        match records {
             Ok(records) => {
                 lines.extend(records.into_iter().map(|record| AuditLine::of_record(place, record)));
             }
             Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
         }
     }
-    for place in places.inboxes.iter().filter(|_| !letters.is_empty()) {
-        match place.database.decisions_of(letters, OF_MESSAGE_MAX).await {
+    let inboxes = if letters.is_empty() { &[] } else { &places.inboxes[..] };
+    let looks = inboxes.iter().map(|place| place.database.decisions_of(letters, OF_MESSAGE_MAX)).collect();
+    for (place, decisions) in inboxes.iter().zip(in_turns(looks).await) {
+        match decisions {
             Ok(decisions) => {
                 let is_here = |name: &str| place.consumer.as_ref().is_none_or(|it| it.as_str() == name);
                 let here = decisions.into_iter().filter(|decision| is_here(&decision.consumer));

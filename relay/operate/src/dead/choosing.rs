@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use inbox::{Reason, SeenLetter};
-use outbox_log::admin::{ChosenEntry, Desk, ParkedQuery};
+use outbox_log::admin::{ChosenEntry, ParkedQuery};
 use outbox_log::{EntryId, ExceptionState, RelayName};
+use time::OffsetDateTime;
 
 use super::decide::Change;
 use super::filter::Filter;
@@ -12,7 +13,8 @@ use super::message::{DeadMessage, DeadSource, Row};
 use super::moment::{AsOf, Matched, PlaceKey};
 use super::select::{CHOSEN_MAX, ChosenLetter, Selected, SelectedPart};
 use crate::error::{OperateError, OperateErrorKind};
-use crate::places::{InboxPlace, Places};
+use crate::places::{InboxPlace, OutboxPlace, Places};
+use crate::turns::in_turns;
 
 /// One pass over the places of a decision.
 pub(super) struct Choosing<'a> {
@@ -47,33 +49,53 @@ impl<'a> Choosing<'a> {
     pub(super) async fn all(&mut self, places: &Places) -> Vec<OperateError> {
         let mut away = places.away.clone();
         let filter = self.filter;
-        for (number, place) in places.outboxes.iter().enumerate().filter(|_| filter.takes_outboxes()) {
-            let key = outbox_key(&place.pipeline);
-            let mut desk = place.log.desk(&place.pipeline);
-            if let Err(error) = self.outbox(number, key, &mut *desk).await {
+        let is_asked = |key: &PlaceKey| self.as_of.is_none_or(|as_of| as_of.0.contains_key(key));
+        // All places are asked for their time first, so that those which do not answer are waited
+        // for together. The rest is read one after the other, because of the limit over all.
+        let outboxes = places.outboxes.iter().enumerate().filter(|_| filter.takes_outboxes());
+        let outboxes: Vec<_> = outboxes.filter(|(_, place)| is_asked(&outbox_key(&place.pipeline))).collect();
+        let takes = |place: &InboxPlace| filter.takes_inboxes() && filter.takes_place(place);
+        let inboxes = places.distinct_inboxes().filter(|(_, place)| takes(place));
+        let inboxes: Vec<_> = inboxes.filter(|(number, _)| is_asked(&inbox_key(places, *number))).collect();
+        let looks = outboxes.iter().map(|(_, place)| now_at(place)).collect();
+        for ((number, place), now) in outboxes.iter().zip(in_turns(looks).await) {
+            let chosen = match now {
+                Ok(now) => self.outbox(*number, place, now).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = chosen {
                 away.push(error.about(&place.pipeline));
             }
         }
-        for (number, place) in places.distinct_inboxes() {
-            if !filter.takes_inboxes() || !filter.takes_place(place) {
-                continue;
-            }
-            if let Err(error) = self.inbox(number, places).await {
+        let looks = inboxes.iter().map(|(_, place)| place.database.now()).collect();
+        for ((number, place), now) in inboxes.iter().zip(in_turns(looks).await) {
+            let chosen = match now {
+                Ok(now) => self.inbox(*number, places, now).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = chosen {
                 away.push(error.about(place.name()));
             }
         }
         away
     }
 
-    async fn outbox(&mut self, place: usize, key: PlaceKey, desk: &mut dyn Desk) -> Result<(), OperateError> {
+    async fn outbox(
+        &mut self,
+        number: usize,
+        place: &OutboxPlace,
+        now: OffsetDateTime,
+    ) -> Result<(), OperateError> {
+        let key = outbox_key(&place.pipeline);
+        let mut desk = place.log.desk(&place.pipeline);
         let at = match self.as_of {
             Some(as_of) => match as_of.0.get(&key) {
                 Some(matched) => matched.at,
                 None => return Ok(()),
             },
-            None => desk.now().await?,
+            None => now,
         };
-        let mut part = SelectedPart::new(place, key, at);
+        let mut part = SelectedPart::new(number, key, at);
         let (state, filter) = (ExceptionState::Dead, self.filter.of_outbox(Some(at)));
         let mut query = ParkedQuery { state, after: EntryId::default(), entries_max: 0, filter };
         loop {
@@ -98,7 +120,12 @@ impl<'a> Choosing<'a> {
         }
     }
 
-    async fn inbox(&mut self, number: usize, places: &Places) -> Result<(), OperateError> {
+    async fn inbox(
+        &mut self,
+        number: usize,
+        places: &Places,
+        now: OffsetDateTime,
+    ) -> Result<(), OperateError> {
         let Some(place) = places.inboxes.get(number) else { return Ok(()) };
         let key = inbox_key(places, number);
         let at = match self.as_of {
@@ -106,7 +133,7 @@ impl<'a> Choosing<'a> {
                 Some(matched) => matched.at,
                 None => return Ok(()),
             },
-            None => place.database.now().await?,
+            None => now,
         };
         let mut part = SelectedPart::new(number, key, at);
         let filter = self.filter.of_inbox(place, Some(at));
@@ -256,6 +283,11 @@ impl<'a> Choosing<'a> {
         let Self { parts, more, following, changed, .. } = self;
         Selected { selection, parts, more, following, changed, away }
     }
+}
+
+/// Returns the time of an outbox.
+async fn now_at(place: &OutboxPlace) -> Result<OffsetDateTime, OperateError> {
+    Ok(place.log.desk(&place.pipeline).now().await?)
 }
 
 fn outbox_key(pipeline: &RelayName) -> PlaceKey {

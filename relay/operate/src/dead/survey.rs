@@ -12,6 +12,7 @@ use crate::error::OperateError;
 use crate::operator::{Operator, Role};
 use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
+use crate::turns::in_turns;
 
 /// A number of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -67,16 +68,23 @@ pub async fn survey(
     operator.permit(Role::Viewer, "view parked messages")?;
     let mut counting = Counting { filter, total: Total::default(), groups: BTreeMap::new() };
     let mut away = places.away.clone();
-    for place in places.outboxes.iter().filter(|_| filter.takes_outboxes()) {
-        if let Err(error) = counting.outbox(place, state).await {
-            away.push(error.about(&place.pipeline));
+    let outboxes = if filter.takes_outboxes() { &places.outboxes[..] } else { &[] };
+    let looks = outboxes.iter().map(|place| of_outbox(place, filter, state)).collect();
+    for (place, counted) in outboxes.iter().zip(in_turns(looks).await) {
+        match counted {
+            Ok(counted) => counting.add(counted),
+            Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
     let takes_letters = filter.takes_inboxes() && state == ExceptionState::Dead;
     let inboxes = places.distinct_inboxes().map(|(_, place)| place);
-    for place in inboxes.filter(|place| takes_letters && filter.takes_place(place)) {
-        if let Err(error) = counting.inbox(place).await {
-            away.push(error.about(place.name()));
+    let inboxes: Vec<&InboxPlace> =
+        inboxes.filter(|place| takes_letters && filter.takes_place(place)).collect();
+    let looks = inboxes.iter().map(|place| of_inbox(place, filter)).collect();
+    for (place, counted) in inboxes.iter().zip(in_turns(looks).await) {
+        match counted {
+            Ok(counted) => counting.add(counted),
+            Err(error) => away.push(error.about(place.name())),
         }
     }
     Ok(counting.done(away))
@@ -96,6 +104,46 @@ struct Counted {
     count: u64,
     is_at_least: bool,
     is_sample: bool,
+    parts: Vec<Part>,
+}
+
+async fn of_outbox(
+    place: &OutboxPlace,
+    filter: &Filter,
+    state: ExceptionState,
+) -> Result<Counted, OperateError> {
+    let mut desk = place.log.desk(&place.pipeline);
+    let found = desk.survey(state, &filter.of_outbox(None)).await?;
+    let parts = found.groups.into_iter().map(|group| Part {
+        topic: group.topic,
+        error: group.error.unwrap_or_default(),
+        count: group.count,
+        first: group.first,
+        last: group.last,
+    });
+    Ok(Counted {
+        count: found.count,
+        is_at_least: found.is_at_least,
+        is_sample: found.is_sample,
+        parts: parts.collect(),
+    })
+}
+
+async fn of_inbox(place: &InboxPlace, filter: &Filter) -> Result<Counted, OperateError> {
+    let found = place.database.survey(&filter.of_inbox(place, None)).await?;
+    let parts = found.groups.into_iter().map(|group| Part {
+        topic: group.topic,
+        error: group.error,
+        count: group.count,
+        first: group.first,
+        last: group.last,
+    });
+    Ok(Counted {
+        count: found.count,
+        is_at_least: found.is_at_least,
+        is_sample: found.is_sample,
+        parts: parts.collect(),
+    })
 }
 
 struct Counting<'a> {
@@ -106,42 +154,11 @@ struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    async fn outbox(&mut self, place: &OutboxPlace, state: ExceptionState) -> Result<(), OperateError> {
-        let mut desk = place.log.desk(&place.pipeline);
-        let found = desk.survey(state, &self.filter.of_outbox(None)).await?;
-        let counted =
-            Counted { count: found.count, is_at_least: found.is_at_least, is_sample: found.is_sample };
-        let parts = found.groups.into_iter().map(|group| Part {
-            topic: group.topic,
-            error: group.error.unwrap_or_default(),
-            count: group.count,
-            first: group.first,
-            last: group.last,
-        });
-        self.add(&counted, parts);
-        Ok(())
-    }
-
-    async fn inbox(&mut self, place: &InboxPlace) -> Result<(), OperateError> {
-        let found = place.database.survey(&self.filter.of_inbox(place, None)).await?;
-        let counted =
-            Counted { count: found.count, is_at_least: found.is_at_least, is_sample: found.is_sample };
-        let parts = found.groups.into_iter().map(|group| Part {
-            topic: group.topic,
-            error: group.error,
-            count: group.count,
-            first: group.first,
-            last: group.last,
-        });
-        self.add(&counted, parts);
-        Ok(())
-    }
-
     /// Adds the numbers of a place. The database cannot compare signatures: if the sample has
     /// errors that only look alike, only the others of the sample are counted.
-    fn add(&mut self, counted: &Counted, parts: impl Iterator<Item = Part>) {
+    fn add(&mut self, counted: Counted) {
         let (mut taken, mut refused) = (0, false);
-        for part in parts {
+        for part in counted.parts {
             let error = Some(part.error.as_str()).filter(|error| !error.is_empty());
             if !self.filter.takes_beginning(error) {
                 refused = true;
@@ -192,8 +209,9 @@ mod tests {
 
     fn counted(filter: &Filter, count: u64, is_sample: bool) -> Surveyed {
         let mut counting = Counting { filter, total: Total::default(), groups: BTreeMap::new() };
-        let parts = [part("row 1 is gone", 2, 30), part("no route", 3, 20), part("row 22 is gone", 5, 10)];
-        counting.add(&Counted { count, is_at_least: false, is_sample }, parts.into_iter());
+        let parts =
+            vec![part("row 1 is gone", 2, 30), part("no route", 3, 20), part("row 22 is gone", 5, 10)];
+        counting.add(Counted { count, is_at_least: false, is_sample, parts });
         counting.done(Vec::new())
     }
 

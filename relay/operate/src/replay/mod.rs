@@ -10,16 +10,19 @@
 //! | `filter` | [`ReplayFilter`], [`Moment`]: conditions for messages |
 //! | `plan` | [`ReplayPlan`]: the number of messages, before anything is sent |
 //! | `fifo` | [`deduplicated()`]: queues that drop copies |
+//! | `form` | [`has_begun`]: a form that is sent twice is one replay |
 //! | `session` | hands messages to the broker until each is confirmed |
 //! | `run` | [`ReplayReport`]: carries out a plan |
 
 mod fifo;
 mod filter;
+mod form;
 mod plan;
 mod run;
 mod session;
 
 pub use fifo::deduplicated;
 pub use filter::{Moment, ReplayFilter};
+pub use form::has_begun;
 pub use plan::{Edge, ReplayPlan, plan};
 pub use run::{ReplayOptions, ReplayReport};

@@ -10,7 +10,9 @@ use outbox_log::{EntryId, Pause};
 use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use super::form;
 use super::plan::{ReplayPlan, check_pauses};
 use super::session::{Session, Unconfirmed};
 use crate::error::{OperateError, OperateErrorKind};
@@ -35,6 +37,9 @@ pub struct ReplayOptions {
     pub rate: Option<NonZeroU32>,
     /// Stops the replay after the batch in progress.
     pub stop: CancellationToken,
+    /// The id of the form by which the replay begins, a UUID of version 7. The audit notes it: a
+    /// form that is sent twice begins one replay, in whatever process.
+    pub form: Option<Uuid>,
 }
 
 impl ReplayOptions {
@@ -49,6 +54,13 @@ impl ReplayOptions {
     #[must_use]
     pub fn stop(mut self, stop: CancellationToken) -> Self {
         self.stop = stop;
+        self
+    }
+
+    /// Sets the form by which the replay begins.
+    #[must_use]
+    pub fn form(mut self, form: Option<Uuid>) -> Self {
+        self.form = form;
         self
     }
 }
@@ -78,8 +90,9 @@ impl ReplayPlan {
     /// replay can be repeated: a message sent twice keeps its id.
     ///
     /// # Errors
-    /// [`OperateError`] when the operator may not replay, or when the audit could not be written;
-    /// then nothing was sent. Later errors are in the report, with the messages sent so far.
+    /// [`OperateError`] when the operator may not replay, when a replay has begun by the same form,
+    /// or when the audit could not be written; then nothing was sent. Later errors are in the
+    /// report, with the messages sent so far.
     pub async fn carry_out(
         &self,
         places: &Places,
@@ -90,7 +103,7 @@ impl ReplayPlan {
         signed.check("replay")?;
         let place = places.only_outbox()?;
         let connector = place.connector().map_err(|error| error.about(&place.pipeline))?;
-        self.note(place, signed, "replay", &self.selection).await?;
+        self.note_begin(place, signed, options.form).await?;
         let mut report = ReplayReport {
             pipeline: self.pipeline.clone(),
             selection: self.selection.clone(),
@@ -112,6 +125,28 @@ impl ReplayPlan {
             report.error.get_or_insert(error);
         }
         Ok(report)
+    }
+
+    /// Notes that the replay begins. Two processes may get one form at the same moment: each notes
+    /// it first, then refuses if it is not the only one. At worst neither replays.
+    async fn note_begin(
+        &self,
+        place: &OutboxPlace,
+        signed: &Signed,
+        form: Option<Uuid>,
+    ) -> Result<(), OperateError> {
+        let Some(form) = form else {
+            return self.note(place, signed, "replay", &self.selection).await;
+        };
+        if form::begun(place, form).await? > 0 {
+            return Err(form::sent_before());
+        }
+        let selection = format!("{}{}", self.selection, form::mark(form));
+        self.note(place, signed, "replay", &selection).await?;
+        if form::begun(place, form).await? > 1 {
+            return Err(form::sent_before());
+        }
+        Ok(())
     }
 
     async fn note(
@@ -283,7 +318,6 @@ fn resume(error: OperateError, confirmed_to: Option<i64>) -> OperateError {
 #[cfg(test)]
 mod tests {
     use time::OffsetDateTime;
-    use uuid::Uuid;
 
     use super::*;
 

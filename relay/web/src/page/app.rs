@@ -176,11 +176,9 @@ impl App {
 
     /// Adds the inboxes that apply messages of a pipeline, or all if none is named. Connects to
     /// them.
-    pub(crate) async fn with_inboxes_of(&self, mut places: Places, pipeline: &str) -> Places {
-        for inbox in self.inboxes.iter().filter(|inbox| pipeline.is_empty() || inbox.is_of(pipeline)) {
-            places = places.inbox(inbox).await;
-        }
-        places
+    pub(crate) async fn with_inboxes_of(&self, places: Places, pipeline: &str) -> Places {
+        let inboxes = self.inboxes.iter().filter(|inbox| pipeline.is_empty() || inbox.is_of(pipeline));
+        places.inboxes(inboxes.collect()).await
     }
 }
 

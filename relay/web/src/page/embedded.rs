@@ -264,6 +264,8 @@ mod tests {
 
     #[cfg(feature = "kafka")]
     mod lent {
+        use std::time::Duration;
+
         use axum::response::Response;
         use brokers::kafka;
         use engine::{EngineOptions, Publishing};
@@ -276,6 +278,10 @@ mod tests {
         /// Returns a page about a relay that publishes in transactions and whose database the page
         /// cannot open. The login leaves an [`Operator`] in each request.
         fn page() -> RelayPage {
+            page_with(PageOptions::new("", |request| request.extensions.get::<Operator>().cloned()))
+        }
+
+        fn page_with(options: PageOptions) -> RelayPage {
             let config = kafka::Config::new(["127.0.0.1:1"]).allow_plaintext(true);
             let size_limit = config.size_limit();
             let transactions = Arc::new(kafka::TransactionalConnector::new(config).unwrap());
@@ -289,7 +295,6 @@ mod tests {
                 broker: Broker::Given { publishing: Publishing::InTransactions(transactions), size_limit },
                 settings: EngineOptions::default(),
             };
-            let options = PageOptions::new("", |request| request.extensions.get::<Operator>().cloned());
             RelayPage::new(vec![pipeline], Own::new(), Vec::new(), options).unwrap()
         }
 
@@ -316,6 +321,33 @@ mod tests {
         async fn text(response: Response) -> String {
             let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
             String::from_utf8(bytes.to_vec()).unwrap()
+        }
+
+        /// Goal: inboxes that do not answer cost the page of a message the time of one, because it
+        /// keeps others waiting meanwhile. Oracle: all of them have a connection while none has
+        /// been answered.
+        #[tokio::test]
+        async fn silent_inboxes_of_a_message_are_waited_for_together() {
+            let mut accepting = tokio::task::JoinSet::new();
+            let mut options = PageOptions::new("", |request| request.extensions.get::<Operator>().cloned());
+            for number in 0..8 {
+                let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let place = listener.local_addr().unwrap();
+                let url = format!("postgres://nobody:secret@{place}/none?sslmode=disable");
+                options =
+                    options.inbox(format!("consumer-{number}"), Address::from(&url), LogOptions::default());
+                accepting.spawn(async move { listener.accept().await.unwrap().0 });
+            }
+            let page = page_with(options);
+            let path = "/message?id=0198a0de-0000-7000-8000-000000000000";
+            let connected = async {
+                // Without an answer, a connection is given up after 10 s.
+                let connected = tokio::time::timeout(Duration::from_secs(9), accepting.join_all()).await;
+                drop(connected.expect("one of them was waited for alone"));
+            };
+            let answered = tokio::join!(asked(&page, path, None), connected).0;
+            let told = text(answered).await;
+            assert!((0..8).all(|number| told.contains(&format!("consumer-{number}"))), "{told}");
         }
 
         /// Goal: the page offers nothing that cannot work with what a service lends. Oracle: the

@@ -253,7 +253,10 @@ impl<DB: SettleIn> Client<DB> {
     }
 
     async fn raw(&self, shape: &Shape, given: &Given) -> Result<Told, Told> {
-        let mut tx = <DB as migrations::Backend>::begin_marked(&self.pool).await.map_err(Told::failed)?;
+        let mut tx =
+            <DB as migrations::Backend>::begin_marked(self.pool.acquire().await.map_err(Told::failed)?)
+                .await
+                .map_err(Told::failed)?;
         let sent = match self.write(Tx::Raw(&mut tx, &self.outbox), shape, given).await {
             Ok(sent) => sent,
             Err(error) => {

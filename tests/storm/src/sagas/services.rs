@@ -70,7 +70,7 @@ impl<DB: Shop> Bank<DB> {
     pub(super) async fn charge(&self, key: &StepKey, cents: i64) -> Result<(), StepError> {
         let (step, key) = (key, &*key.to_string());
         chance(LOST, "the request to charge was lost")?;
-        let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
+        let mut tx = <DB as migrations::Backend>::begin_marked(self.0.acquire().await?).await?;
         let insert = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'charged', $2) \
                       ON CONFLICT (key) DO NOTHING";
         if DB::execute(&mut tx, insert, &[key], Some(cents)).await? == 0 {
@@ -89,7 +89,7 @@ impl<DB: Shop> Bank<DB> {
     pub(super) async fn refund(&self, key: &StepKey, cents: i64) -> Result<(), StepError> {
         let (step, key) = (key, &*key.to_string());
         chance(LOST, "the request to refund was lost")?;
-        let mut tx = <DB as migrations::Backend>::begin_marked(&self.0).await?;
+        let mut tx = <DB as migrations::Backend>::begin_marked(self.0.acquire().await?).await?;
         let never = "INSERT INTO bank_ledger (key, state, cents) VALUES ($1, 'refused', 0) \
                      ON CONFLICT (key) DO NOTHING";
         if DB::execute(&mut tx, never, &[key], None).await? == 0 {

@@ -56,7 +56,7 @@ pub(super) fn billing() -> ConsumerName {
     consumer("billing")
 }
 
-fn delivery(message: Result<Message, Malformed>) -> Delivery {
+pub(super) fn delivery(message: Result<Message, Malformed>) -> Delivery {
     Delivery { token: DeliveryToken(1), message, redelivered: false, origin: String::from("orders[3]@17") }
 }
 

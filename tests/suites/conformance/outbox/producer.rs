@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::begun::Line;
 use crate::outbox::support::{Database, Follower, TestDialect, granted};
 use message::token::DriftWindow;
 use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
@@ -14,6 +15,7 @@ use outbox::{
 };
 use sqlx::{AssertSqlSafe, Executor, Postgres, Sqlite};
 use tests::Dialect as _;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 cases! { "outbox/producer":
@@ -46,9 +48,13 @@ cases! { "outbox/producer":
         a_swallowed_error_does_not_turn_commit_into_a_silent_rollback,
         functions_for_other_languages_enqueue_and_explain,
         two_transactions_racing_for_one_id_store_it_once,
+        a_begin_that_is_dropped_by_a_time_limit_loses_no_later_write,
     }
     on_sqlite {
         a_full_disk_spoils_no_connection_on_sqlite,
+    }
+    on_postgres_at_night {
+        a_begin_that_gets_no_answer_closes_its_session,
     }
 }
 
@@ -718,4 +724,24 @@ async fn two_transactions_racing_for_one_id_store_it_once(db: &Database<Postgres
 
 fn _the_trait_is_usable_in_bounds<DB: Dialect>(outbox: &Outbox<DB>) -> Outbox<DB> {
     outbox.clone()
+}
+
+/// Goal: a caller may bound the wait for its transaction, on any pool. Oracle: another session sees
+/// what the next users of the pool write.
+async fn a_begin_that_is_dropped_by_a_time_limit_loses_no_later_write(db: &Database<Postgres>) {
+    let line = Line::beside(&db.pool).await;
+    line.outlast(&db.admin, timeout(Line::LIMIT, db.outbox.begin(&line.pool))).await;
+    line.pool.close().await;
+}
+
+/// Goal: a session that does not answer is neither kept nor handed on. Oracle: the pool's count of
+/// connections while the answer is withheld, then the server's list of sessions.
+async fn a_begin_that_gets_no_answer_closes_its_session(db: &Database<Postgres>) {
+    let line = Line::beside(&db.pool).await;
+    line.arm();
+    assert!(timeout(Line::LIMIT, db.outbox.begin(&line.pool)).await.is_err());
+    let closed = async || Ok((line.pool.size() == 0).then_some(()));
+    tests::eventually("its connection is closed", closed).await.unwrap();
+    line.answer_late(&db.admin).await;
+    line.pool.close().await;
 }

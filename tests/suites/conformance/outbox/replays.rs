@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use brokers::memory::Broker;
 use message::{MaxInFlightPerKey, Topic};
-use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, plan};
-use operate::{Operator, Places, Role, Signed};
+use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, has_begun, plan};
+use operate::{OperateErrorKind, Operator, Places, Role, Signed};
 use outbox_log::{ExceptionChange, ExceptionState};
 use sqlx::Postgres;
+use uuid::Uuid;
 
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
@@ -18,6 +19,7 @@ use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 cases! { "outbox/replays":
     every {
         a_message_that_leaves_after_the_plan_is_not_sent,
+        a_form_that_is_sent_again_after_another_one_replays_nothing,
     }
     on_postgres {
         of_two_rows_with_one_id_only_the_named_message_is_sent,
@@ -118,4 +120,26 @@ async fn no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id(db: &Da
     let planned = scene.plan(&ReplayFilter::default()).await;
     assert_eq!(planned.chosen, 1_002);
     assert_eq!(scene.carry_out(&planned).await.published, 1_002);
+}
+
+/// Goal: a form begins one replay, also when another form was sent in between. Oracle: the broker's
+/// log. Nothing but the audit remembers the forms, as in a process that has not seen them.
+async fn a_form_that_is_sent_again_after_another_one_replays_nothing<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(messages(3)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let scene = Scene::of(db);
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    let first = Uuid::now_v7();
+    let second = Uuid::now_v7();
+    for form in [first, second] {
+        assert!(!has_begun(&scene.places, form).await.unwrap());
+        let options = ReplayOptions::default().form(Some(form));
+        planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await.unwrap();
+        assert!(has_begun(&scene.places, form).await.unwrap());
+    }
+    let sent = scene.keys();
+    let options = ReplayOptions::default().form(Some(first));
+    let again = planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await;
+    assert_eq!(again.unwrap_err().kind(), OperateErrorKind::Conflict);
+    assert_eq!(scene.keys(), sent);
 }

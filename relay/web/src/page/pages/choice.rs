@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
-use operate::Places;
 use operate::dead::{Change, DeadSource, Filter};
+use operate::{Places, in_turns};
 
 use super::super::answer::Problem;
 use super::super::app::App;
@@ -66,24 +66,34 @@ async fn chosen(app: &App, form: &Fields) -> Result<Vec<(Places, Filter)>, Probl
     if rows > ROWS_MAX {
         return Err(Problem::bad(format!("{rows} messages are selected; the maximum is {ROWS_MAX}")));
     }
-    let mut parts = Vec::new();
-    for ((source, owner), filter) in by_owner {
-        parts.push((with_place(app, Places::new(), source, &owner).await?, filter));
+    for (source, owner) in by_owner.keys() {
+        check_place(app, *source, owner)?;
     }
-    Ok(parts)
+    let mut opening = Vec::new();
+    for (source, owner) in by_owner.keys() {
+        opening.push(place(app, *source, owner));
+    }
+    let opened: Result<Vec<Places>, Problem> = in_turns(opening).await.into_iter().collect();
+    Ok(opened?.into_iter().zip(by_owner.into_values()).collect())
 }
 
-/// Adds one place.
-async fn with_place(app: &App, places: Places, source: DeadSource, owner: &str) -> Result<Places, Problem> {
+/// Checks that a place is configured, before any is connected to.
+fn check_place(app: &App, source: DeadSource, owner: &str) -> Result<(), Problem> {
     match source {
-        DeadSource::Outbox => Ok(places.outbox(app.pipeline(owner)?)),
-        DeadSource::Inbox if app.inboxes.iter().any(|inbox| inbox.consumer.as_str() == owner) => {
-            Ok(app.with_inboxes(places, owner).await)
-        }
+        DeadSource::Outbox => app.pipeline(owner).map(drop),
+        DeadSource::Inbox if app.inboxes.iter().any(|inbox| inbox.consumer.as_str() == owner) => Ok(()),
         DeadSource::Inbox => {
             let text = format!("no inbox of {owner:?} is configured");
             Err(Problem::new(StatusCode::NOT_FOUND, text))
         }
+    }
+}
+
+/// Returns one place.
+async fn place(app: &App, source: DeadSource, owner: &str) -> Result<Places, Problem> {
+    match source {
+        DeadSource::Outbox => Ok(Places::new().outbox(app.pipeline(owner)?)),
+        DeadSource::Inbox => Ok(app.with_inboxes(Places::new(), owner).await),
     }
 }
 
@@ -99,13 +109,20 @@ pub(super) fn named<'a>(owners: impl Iterator<Item = (DeadSource, &'a str)>) -> 
 /// Returns the places that an address names; all without a name.
 pub(super) async fn places_of(app: &App, query: &Fields) -> Result<Places, Problem> {
     let mut places = Places::new();
+    let mut consumers = BTreeSet::new();
     let mut is_named = false;
     for name in query.all("in").take(NAMED_MAX) {
         let broken = || Problem::bad("in: it does not name a database");
         let (source, owner) = name.split_once('/').ok_or_else(broken)?;
         let source = source.parse::<DeadSource>().map_err(|_| broken())?;
-        places = with_place(app, places, source, owner).await?;
+        check_place(app, source, owner)?;
+        match source {
+            DeadSource::Outbox => places = places.outbox(app.pipeline(owner)?),
+            DeadSource::Inbox => drop(consumers.insert(owner)),
+        }
         is_named = true;
     }
+    let inboxes = app.inboxes.iter().filter(|inbox| consumers.contains(inbox.consumer.as_str()));
+    let places = places.inboxes(inboxes.collect()).await;
     if is_named { Ok(places) } else { Ok(app.with_inboxes(app.outboxes("")?, "").await) }
 }

@@ -11,7 +11,7 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 use message::{OrderingKey, Topic};
 use operate::replay::{
-    Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, plan,
+    Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, has_begun, plan,
 };
 use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Maximum time of a plan: below that of a request, whose answer could not say that nothing was
 /// sent.
 const PLAN_MAX: Duration = Duration::from_secs(100);
+
+/// Maximum age of a form. The audit, which knows the forms that were sent, is read back to there.
+const FORM_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Why a relay inside a service that publishes in transactions cannot replay.
 const LENT: &str = "The relay of this service publishes in transactions, which a replay cannot use";
@@ -153,12 +156,17 @@ pub(crate) async fn run(
     if app.replays.has_begun(name, id) {
         return Ok(Redirect::to(&address(name)));
     }
+    check_age(id, OffsetDateTime::now_utc())?;
+    let places = Places::new().outbox(pipeline);
+    // By another process, or by this one before another replay of the pipeline.
+    if has_begun(&places, id).await.map_err(Problem::from)? {
+        return Ok(Redirect::to(&address(name)));
+    }
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
         let text = format!("{} match now, and {} were shown", messages(planned.chosen), count(shown));
         return Err(Problem::conflict(text).with_help("nothing was sent: check the preview again"));
     }
-    let places = Places::new().outbox(pipeline);
     let seen = match app.replays.begin(name, operator.name(), id, app.until_end()) {
         Begun::Before(seen) => seen,
         Begun::Running(_) => {
@@ -172,7 +180,7 @@ pub(crate) async fn run(
         Begun::New(running) => {
             let told = Arc::clone(&running.told);
             running.carry_out_whole(|stop| async move {
-                let options = ReplayOptions::default().rate(rate).stop(stop);
+                let options = ReplayOptions::default().rate(rate).stop(stop).form(Some(id));
                 let progress = |published| told.count(published);
                 let report = Box::pin(planned.carry_out(&places, &signed, &options, progress)).await;
                 places.close().await;
@@ -182,6 +190,20 @@ pub(crate) async fn run(
     };
     wait_at_most(PATIENCE, seen).await;
     Ok(Redirect::to(&address(name)))
+}
+
+/// Refuses a form that was shown long ago, as a browser sends it again with "back" or after a
+/// restart. Its id has the time, which may be of another process.
+fn check_age(form: Uuid, now: OffsetDateTime) -> Result<(), Problem> {
+    let Some(made_at) = form.get_timestamp().filter(|_| form.get_version_num() == 7) else {
+        return Err(Problem::bad("replay: it is not the id of a form"));
+    };
+    let made_at = i64::try_from(made_at.to_unix().0).unwrap_or(i64::MAX);
+    if now.unix_timestamp().abs_diff(made_at) <= FORM_AGE_MAX.as_secs() {
+        return Ok(());
+    }
+    let problem = Problem::conflict(format!("the preview was shown more than {} ago", age(FORM_AGE_MAX)));
+    Err(problem.with_help("nothing was sent: look at the preview again"))
 }
 
 /// `POST /replay/stop`.
@@ -359,5 +381,28 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
                 }
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::{NoContext, Timestamp};
+
+    use super::*;
+
+    /// Goal: a form that a browser sends again long after its preview replays nothing. Oracle: the
+    /// answer for forms of several ages.
+    #[test]
+    fn an_old_form_is_refused() {
+        let now = OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();
+        let made = |at: i64| Uuid::new_v7(Timestamp::from_unix(NoContext, at.unsigned_abs(), 0));
+        for age in [0, 1, 899, -60] {
+            assert!(check_age(made(now.unix_timestamp() - age), now).is_ok(), "{age}");
+        }
+        for age in [901, 86_400, -901] {
+            let refused = check_age(made(now.unix_timestamp() - age), now).unwrap_err();
+            assert_eq!(refused.status, StatusCode::CONFLICT, "{age}");
+        }
+        assert_eq!(check_age(Uuid::nil(), now).unwrap_err().status, StatusCode::BAD_REQUEST);
     }
 }
