@@ -233,8 +233,8 @@ BEGIN
         RAISE EXCEPTION 'message id % is not a version 7 UUID', message_id
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out and one is made.';
     ELSIF get_byte(uuid_send(message_id), 8) >> 6 <> 2 THEN
-        RAISE EXCEPTION 'message id % has the version field 7, but is of another variant; send a UUID of RFC 9562, '
-                'whose fourth group begins with 8, 9, a or b', message_id
+        RAISE EXCEPTION 'message id % has version 7, but a different variant; send a UUID of RFC 9562, whose fourth '
+                'group begins with 8, 9, a or b', message_id
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF made_at >= '10000-01-01Z' THEN
         RAISE EXCEPTION 'message id % contains a time after the year 9999; use the current time in milliseconds', message_id

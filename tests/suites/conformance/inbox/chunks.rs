@@ -480,7 +480,7 @@ async fn a_message_that_is_split_in_ever_new_ways_is_refused<DB: TestDatabase>(d
     for count in [2 + WAYS, 40] {
         let refused = consume(&inbox, &part(0, count)).await.unwrap_err();
         assert!(matches!(&refused, AdmitError::Refused(Refusal::Chunk { .. })), "{refused:?}");
-        assert!(refused.to_string().contains("at most 16"), "{refused}");
+        assert!(refused.to_string().contains("more than 16 different sizes"), "{refused}");
     }
     let [waiting] = &inbox.incomplete(NonZeroU32::MAX).await.unwrap()[..] else { panic!("one message") };
     assert_eq!(waiting.splits.len(), WAYS as usize);

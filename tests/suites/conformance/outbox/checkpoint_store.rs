@@ -189,7 +189,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
     let find = |id| due.exceptions.iter().find(|e| e.entry.id.0 == id).unwrap();
     assert_eq!((find(1).state, find(1).attempts), (ExceptionState::Retrying, 3));
     assert_eq!(&find(1).entry.message.as_ref().unwrap().payload[..], b"1");
-    assert!(find(99).entry.message.as_ref().unwrap_err().problem.contains("gone"));
+    assert!(find(99).entry.message.as_ref().unwrap_err().problem.contains("no longer in outbox_message"));
 
     // One entry at a time.
     let one = PageLimit { entries_max: 1, ..SMALL };

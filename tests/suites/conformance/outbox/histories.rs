@@ -275,7 +275,7 @@ async fn no_message_is_parked_under_the_id_of_another_one(db: &Database<Postgres
     let other = later.pop().unwrap();
     assert_eq!(other.id, entries[0].id, "the id was given out again");
     let refused = store.checkpoint(lease.epoch, &before, &[dead(&other)]).await.unwrap_err();
-    assert!(refused.to_string().contains("given out again"), "{refused}");
+    assert!(refused.to_string().contains("assigned again"), "{refused}");
     let (lease, cursor) = granted(&mut store).await;
     let mut follower = Follower::new(db.reader().await, cursor);
     let moved = follower.all().await.pop().unwrap();
@@ -751,7 +751,7 @@ async fn no_message_is_parked_under_the_id_of_another_one_of_a_file(db: &Databas
     let stored = store.checkpoint(lease.epoch, &follower.cursor(), &dead()).await;
     assert_eq!(stored.unwrap(), Fenced::Held);
     let refused = store.checkpoint(lease.epoch, &follower.cursor(), &dead()).await.unwrap_err();
-    assert!(refused.to_string().contains("another one under its id 2"), "{refused}");
+    assert!(refused.to_string().contains("a different one under its id 2"), "{refused}");
     assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 1);
 }
 

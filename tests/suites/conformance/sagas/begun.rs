@@ -15,7 +15,7 @@ saga_cases! { "saga/begun": ;
 async fn dropped_lists_leave_no_transaction(db: Database<Postgres>) {
     let line = Line::beside(&db.service).await;
     let sagas = Sagas::builder(line.pool.clone(), Outbox::new()).open().await.unwrap();
-    let query = SagaQuery::open(std::num::NonZeroU32::MIN);
+    let query = SagaQuery::open(NonZeroU32::MIN);
     line.arm();
     line.drop_while_it_begins(&db.admin, sagas.list(&query)).await;
     line.arm();
@@ -47,7 +47,7 @@ async fn a_late_begin_of_a_saga_loses_no_later_write(db: Database<Postgres>) {
     start(&db, &sagas, "a", 0).await;
     line.outlast(&db.admin, sagas.cancel(&id("a"), &super::operators::alice())).await;
     line.outlast(&db.admin, sagas.wake_stranded()).await;
-    let query = SagaQuery::open(std::num::NonZeroU32::MIN);
+    let query = SagaQuery::open(NonZeroU32::MIN);
     line.outlast(&db.admin, sagas.list(&query)).await;
     line.pool.close().await;
 }
