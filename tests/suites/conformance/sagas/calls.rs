@@ -87,7 +87,7 @@ async fn a_call_that_is_given_up_is_undone<DB: Tables>(db: Database<DB>) {
     let (sagas, worker) = begun(&db, code, 5).await;
     let reason = undone(&sagas, "a").await;
     assert!(
-        reason.contains("given up after 4 attempts") && reason.contains("the answer was lost"),
+        reason.contains("abandoned after 4 attempts") && reason.contains("the answer was lost"),
         "{reason}"
     );
     worker.stop().await;

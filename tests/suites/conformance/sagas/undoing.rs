@@ -166,7 +166,7 @@ async fn a_step_that_the_code_lost_is_stuck_and_not_forgotten<DB: Tables>(db: Da
     db.execute(DB::NOW).await.unwrap();
     let worker = Worker::of(&new);
     let told = stuck(&new, "a").await;
-    assert!(told.contains("the step two is to be undone"), "{told}");
+    assert!(told.contains("the step two has to be undone"), "{told}");
     worker.stop().await;
     // With code that contains the step, the saga continues.
     let fixed = sagas(&db)
