@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::identifier::Identifier;
 use crate::line::Line;
+use crate::sql_error_kind::SqlErrorKind;
 
 /// The reason why this build cannot work with a database's schema. The operator is at fault; the
 /// message names the remedy.
@@ -207,5 +208,5 @@ impl MigrateError {
 /// Returns the database's words if it refused a statement because of a right.
 fn refusal(error: &sqlx::Error) -> Option<String> {
     let answer = error.as_database_error()?;
-    (answer.code()? == "42501").then(|| answer.message().to_owned())
+    SqlErrorKind::is_denied(error).then(|| answer.message().to_owned())
 }

@@ -62,6 +62,14 @@ impl SqlErrorKind {
         matches!(answer.code().as_deref(), Some("26000" | "42P05"))
     }
 
+    /// Returns whether the database refused a statement because its user lacks a right
+    /// (insufficient_privilege). SQLite has no rights.
+    #[must_use]
+    pub fn is_denied(error: &Error) -> bool {
+        let Error::Database(answer) = error else { return false };
+        answer.code().is_some_and(|code| code == "42501")
+    }
+
     /// Returns whether an error that answered COMMIT proves a rollback: a violated constraint, an
     /// error raised by a deferred trigger, a lost conflict, an aborted transaction. After any other
     /// error the outcome is unknown. A pooler or proxy that loses its server during the commit
@@ -205,6 +213,15 @@ mod tests {
             assert_eq!(SqlErrorKind::is_of_pooler(&error), is_of_pooler, "{code}");
             assert_eq!(SqlErrorKind::of(&error), kind, "{code}");
         }
+    }
+
+    #[test]
+    fn a_missing_right_is_told_apart_from_other_refusals() {
+        for (code, is_denied) in [("42501", true), ("42P01", false), ("28000", false), ("23", false)] {
+            let error = Error::Database(Box::new(Answer(code)));
+            assert_eq!(SqlErrorKind::is_denied(&error), is_denied, "{code}");
+        }
+        assert!(!SqlErrorKind::is_denied(&Error::PoolTimedOut));
     }
 
     #[test]

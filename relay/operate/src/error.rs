@@ -1,11 +1,13 @@
 //! Errors of operators' requests.
 
+use std::error::Error;
 use std::fmt::Display;
+use std::iter::successors;
 
 use brokers::InvalidSetting;
 use inbox::{OpenError, RedriveError, StoreError};
 use message::{Fault, error_text};
-use migrations::MigrateError;
+use migrations::{MigrateError, SqlErrorKind};
 use outbox_log::LogError;
 use outbox_log::admin::DecideError;
 
@@ -17,6 +19,8 @@ pub enum OperateErrorKind {
     Forbidden,
     /// The request is invalid: change it.
     Refused,
+    /// The database user may not read or write a table: its owner can grant the right.
+    NotGranted,
     /// The database has no such tables, or not those of this version: migrate, or ask elsewhere.
     NoTables,
     /// Another operator or the relay was faster: look again.
@@ -114,6 +118,18 @@ impl OperateError {
     pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
         Self::new(kind_of(fault), message)
     }
+
+    /// Creates an error for a failed statement. A missing right is told apart by its SQLSTATE.
+    pub(crate) fn of_statement(fault: Fault, error: &(dyn Error + 'static)) -> Self {
+        let kind = if is_denied(error) { OperateErrorKind::NotGranted } else { kind_of(fault) };
+        Self::new(kind, error_text::chain(error))
+    }
+}
+
+/// Returns whether a source of the error is a refusal for want of a right.
+fn is_denied(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = successors(Some(error), |error| (*error).source());
+    causes.any(|cause| cause.downcast_ref().is_some_and(SqlErrorKind::is_denied))
 }
 
 /// Returns the kind of remedy for a fault. A fault of a broker or database may be temporary; others
@@ -182,6 +198,70 @@ impl From<RedriveError> for OperateError {
                 Self { is_unknown, ..error }
             }
             error => Self::new(OperateErrorKind::Refused, error.report()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::fmt;
+
+    use sqlx::error::{DatabaseError, ErrorKind};
+
+    use super::*;
+
+    /// A server's answer with this code.
+    #[derive(Debug)]
+    struct Answer(&'static str);
+
+    impl Display for Answer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("permission denied for table idempotency_audit")
+        }
+    }
+
+    impl Error for Answer {}
+
+    impl DatabaseError for Answer {
+        fn message(&self) -> &str {
+            "permission denied for table idempotency_audit"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Other
+        }
+    }
+
+    /// Goal: a missing right is told apart by its SQLSTATE, below the error of a store. Oracle: the
+    /// kinds of one text with several codes.
+    #[test]
+    fn a_missing_right_has_a_kind_of_its_own() {
+        for (code, kind) in [
+            ("42501", OperateErrorKind::NotGranted),
+            ("42P01", OperateErrorKind::Refused),
+            ("57P01", OperateErrorKind::Unavailable),
+        ] {
+            let error = StoreError::during("list decisions")(sqlx::Error::Database(Box::new(Answer(code))));
+            let error = OperateError::of_statement(error.fault(), &error);
+            assert_eq!(error.kind(), kind, "{code}");
+            assert!(error.to_string().contains("permission denied"), "{error}");
         }
     }
 }

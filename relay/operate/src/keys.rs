@@ -174,7 +174,7 @@ async fn open<DB: KeyStore + outbox::Dialect>(
 }
 
 fn failed(error: StoreError) -> OperateError {
-    error.into()
+    OperateError::of_statement(error.fault(), &error)
 }
 
 impl DecidedLine {

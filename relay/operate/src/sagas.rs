@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU32;
 
-use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
@@ -116,7 +115,7 @@ impl SagaDatabase {
 }
 
 fn failed(error: StoreError) -> OperateError {
-    OperateError::by_fault(error.fault(), error_text::chain(&error))
+    OperateError::of_statement(error.fault(), &error)
 }
 
 fn refused(error: DecideError) -> OperateError {

@@ -98,7 +98,7 @@ impl Audit {
 
 /// Prints decisions. Those of places that answered are printed before the others fail the command.
 pub(super) fn print(audited: Audited, is_filtered: bool, format: Format) -> Result<Exit, Failure> {
-    let Audited { lines, away, searched_back_to } = audited;
+    let Audited { lines, away, left_out, searched_back_to } = audited;
     let nothing = match (away.is_empty(), is_filtered) {
         (false, _) => "no decisions found, but not every database answered",
         (true, true) => "no decision matches",
@@ -108,6 +108,9 @@ pub(super) fn print(audited: Audited, is_filtered: bool, format: Format) -> Resu
     if let Some(at) = searched_back_to {
         let at = seconds::text(at);
         note!("decisions before {at} were not all searched: `relay audit --export csv` has them all");
+    }
+    if !left_out.is_empty() {
+        note!("{left_out}");
     }
     let away = away.into_iter().map(Failure::from).fold(None, super::failure::first);
     away.map_or(Ok(Exit::Success), Err)

@@ -46,7 +46,8 @@ impl Exporting {
         }
     }
 
-    /// Prints it, part by part. Fails with the errors of places that did not answer.
+    /// Prints it, part by part, and notes the audits that may not be read. Fails with the errors of
+    /// places that did not answer.
     pub(crate) async fn print(mut self) -> Result<Exit, Failure> {
         while let Some(part) = self.next().await {
             let mut out = std::io::stdout().lock();
@@ -55,6 +56,11 @@ impl Exporting {
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Exit::Success),
                 written => written?,
             }
+        }
+        if let Self::Audit(export) = &self
+            && !export.left_out().is_empty()
+        {
+            note!("{}", export.left_out());
         }
         let missing = self.missing().iter().cloned().map(Failure::from).fold(None, first);
         missing.map_or(Ok(Exit::Success), Err)

@@ -77,6 +77,19 @@ impl AuditFilter {
         }
     }
 
+    /// Returns whether decisions about idempotency keys can match: they have no topic.
+    pub(super) fn takes_keys(&self) -> bool {
+        let is_of_keys = |action: &String| idempotency::Action::from_word(action).is_some();
+        self.topic.is_none() && self.action.as_ref().is_none_or(is_of_keys)
+    }
+
+    /// Returns whether decisions about sagas can match: they have no topic.
+    pub(super) fn takes_sagas(&self) -> bool {
+        let actions = [saga::Action::Retry, saga::Action::Cancel, saga::Action::Skip];
+        let is_of_sagas = |action: &String| actions.iter().any(|known| known.as_str() == action);
+        self.topic.is_none() && self.action.as_ref().is_none_or(is_of_sagas)
+    }
+
     /// Returns whether a row can belong to a decision that matches. The topic and the time are
     /// those of the whole decision.
     pub(super) fn takes_row(&self, line: &AuditLine) -> bool {
@@ -146,5 +159,26 @@ mod tests {
         assert!(ACTIONS.iter().all(|action| {
             AuditFilter { action: Some((*action).to_owned()), ..AuditFilter::default() }.check().is_ok()
         }));
+    }
+
+    /// Goal: an audit that cannot have the action is not read. Oracle: the audits that each action
+    /// of keys or sagas is looked for in.
+    #[test]
+    fn keys_and_sagas_are_read_for_their_own_actions_only() {
+        for (action, takes_keys, takes_sagas) in [
+            (None, true, true),
+            (Some("expire"), false, false),
+            (Some("discard"), true, false),
+            (Some("release"), true, false),
+            (Some("retry"), false, true),
+            (Some("cancel"), false, true),
+            (Some("skip"), false, true),
+        ] {
+            let filter = AuditFilter { action: action.map(str::to_owned), ..AuditFilter::default() };
+            assert_eq!(filter.takes_keys(), takes_keys, "{action:?}");
+            assert_eq!(filter.takes_sagas(), takes_sagas, "{action:?}");
+            let filter = AuditFilter { topic: Some(String::from("orders")), ..filter };
+            assert!(!filter.takes_keys() && !filter.takes_sagas(), "{action:?}");
+        }
     }
 }

@@ -69,8 +69,9 @@ impl Grouping {
     }
 
     /// Adds a row, and whether it meets the condition that one message of a decision must meet.
-    /// Consecutive rows with the same operator, filter and reason are one decision. Returns the
-    /// previous decision, if this row ends it and it meets the condition.
+    /// Consecutive rows about messages with the same operator, filter and reason are one decision;
+    /// an operation is always one by itself. Returns the previous decision, if this row ends it and
+    /// it meets the condition.
     pub(super) fn add(&mut self, line: AuditLine, is_met: bool) -> Option<AuditLine> {
         if let Some(last) = self.last.as_mut().filter(|last| !self.is_each && is_of_one(&last.first, &line)) {
             last.add(&line, is_met);
@@ -87,16 +88,22 @@ impl Grouping {
     /// Returns the last decision. It has more rows if the reading `is_cut`.
     pub(super) fn end(&mut self, is_cut: bool) -> Option<AuditLine> {
         let is_each = self.is_each;
-        let is_open = |line: &AuditLine| is_cut && !is_each && line.selection.is_some();
+        let is_open = |line: &AuditLine| is_cut && !is_each && can_have_more(line);
         let line = self.last.take().and_then(Group::line)?;
         Some(AuditLine { messages_is_at_least: is_open(&line), ..line })
     }
 }
 
-/// Returns whether two rows belong to one decision. Without a filter, each message was decided
-/// about individually.
+/// Returns whether a decision can have several rows. Without a filter, each message was decided
+/// about individually. An operation is not about messages: the same one again is another one.
+fn can_have_more(line: &AuditLine) -> bool {
+    line.selection.is_some() && line.messages > 0
+}
+
+/// Returns whether two rows belong to one decision.
 fn is_of_one(one: &AuditLine, other: &AuditLine) -> bool {
-    one.selection.is_some()
+    can_have_more(one)
+        && can_have_more(other)
         && (one.source, one.accept_late) == (other.source, other.accept_late)
         && (&one.owner, &one.actor, &one.action) == (&other.owner, &other.actor, &other.action)
         && (&one.selection, &one.note) == (&other.selection, &other.note)
@@ -195,6 +202,24 @@ mod tests {
         let counts: Vec<_> = lines.iter().map(|line| (line.messages, line.id.as_deref())).collect();
         assert_eq!(counts, [(3, None), (1, Some("1")), (1, Some("7")), (1, Some("6"))]);
         assert_eq!(lines[0].outcome.as_deref(), Some("2 applied"));
+    }
+
+    /// Goal: an operation that was asked for twice is two lines, also where the reading was cut.
+    /// Oracle: the lines of two equal ones: a `forget` that was refused, and its repetition.
+    #[test]
+    fn an_operation_is_a_line_by_itself() {
+        let forget = |id: i64| AuditLine {
+            action: String::from("forget"),
+            messages: 0,
+            id: None,
+            message_id: None,
+            at: OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(id),
+            ..line("ann", id, Some("relay orders"))
+        };
+        assert_eq!(grouped(vec![forget(2), forget(1)]), [forget(2), forget(1)]);
+        let mut grouping = Grouping::new(false);
+        assert!(grouping.add(forget(1), true).is_none());
+        assert_eq!(grouping.end(true), Some(forget(1)), "it has no messages that were not read");
     }
 
     /// Goal: a line does not collect the error of every message. Oracle: the kinds that it counts.

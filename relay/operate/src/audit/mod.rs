@@ -11,17 +11,20 @@
 //! | `filter` | [`AuditFilter`], [`ACTIONS`]: conditions for decisions |
 //! | `grouping` | combines the rows of an audit into lines |
 //! | `walk` | one pass over the places |
+//! | `left_out` | [`LeftOut`]: audits that the database user may not read |
 //! | `topics` | the messages of a topic among rows of an audit |
 //! | `read` | [`read()`]: the latest decisions |
 
 mod filter;
 mod grouping;
+mod left_out;
 mod line;
 mod read;
 mod topics;
 pub(crate) mod walk;
 
 pub use filter::{ACTIONS, AuditFilter};
+pub use left_out::LeftOut;
 pub use line::{AuditLine, AuditSource};
 pub use read::{AuditQuery, Audited, read};
 pub(crate) use read::{about, gone, is_with};

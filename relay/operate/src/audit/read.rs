@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::filter::AuditFilter;
+use super::left_out::LeftOut;
 use super::line::AuditLine;
 use super::walk::{Audits, Part, Walk};
 use crate::error::{OperateError, OperateErrorKind};
@@ -47,13 +48,15 @@ impl AuditQuery {
     }
 }
 
-/// Decisions, and the places that do not answer.
+/// Decisions, and what is missing of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Audited {
     /// The decisions, latest first.
     pub lines: Vec<AuditLine>,
     /// The errors of places that do not answer; their decisions are missing.
     pub away: Vec<OperateError>,
+    /// The audits that the database user may not read; their decisions are missing.
+    pub left_out: LeftOut,
     /// Decisions before this time were not all searched: an audit has more rows than one query
     /// reads. `None` if older decisions are missing only because of the limit, or none are.
     pub searched_back_to: Option<OffsetDateTime>,
@@ -64,7 +67,8 @@ pub struct Audited {
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not read the audit, or when the filter is contradictory.
-/// [`Audited::away`] has the errors of unreachable databases.
+/// [`Audited::away`] has the errors of unreachable databases, [`Audited::left_out`] the audits that
+/// the database user may not read.
 pub async fn read(
     places: &Places,
     tables: &[NamedTables],
@@ -74,7 +78,12 @@ pub async fn read(
     operator.permit(Role::Viewer, "read the audit")?;
     query.filter.check()?;
     let audits = Audits { places, tables, operator, filter: &query.filter };
-    let mut audited = Audited { lines: Vec::new(), away: places.away.clone(), searched_back_to: None };
+    let mut audited = Audited {
+        lines: Vec::new(),
+        away: places.away.clone(),
+        left_out: LeftOut::default(),
+        searched_back_to: None,
+    };
     let mut lost = None;
     for part in audits.parts() {
         if is_with(lost, part) {
@@ -88,7 +97,8 @@ pub async fn read(
                 Ok(None) => break,
                 Err(error) => {
                     lost = gone(part, &error);
-                    audited.away.push(error);
+                    let other = audited.left_out.take(part, || audits.owner(part), error).err();
+                    audited.away.extend(other);
                     break;
                 }
             }
@@ -163,5 +173,5 @@ pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[Dea
         }
     }
     keep_latest(&mut lines, Vec::new(), OF_MESSAGE_MAX);
-    Audited { lines, away, searched_back_to: None }
+    Audited { lines, away, left_out: LeftOut::default(), searched_back_to: None }
 }

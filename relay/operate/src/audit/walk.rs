@@ -64,9 +64,9 @@ impl Audits<'_> {
                 .filter(|(place, it)| !self.is_repeated(*place, it))
                 .map(|(place, _)| Part::Letters(place)),
         );
-        // Neither keys nor sagas have a topic.
-        if self.filter.topic.is_none() {
-            parts.extend((0..self.tables.len()).flat_map(|place| [Part::Keys(place), Part::Sagas(place)]));
+        for place in 0..self.tables.len() {
+            parts.extend(self.filter.takes_keys().then_some(Part::Keys(place)));
+            parts.extend(self.filter.takes_sagas().then_some(Part::Sagas(place)));
         }
         parts
     }

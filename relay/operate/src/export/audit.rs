@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::format::{ExportFormat, ExportRow, Text};
 use crate::audit::walk::{Audits, Part, Walk};
-use crate::audit::{AuditFilter, AuditLine, gone, is_with};
+use crate::audit::{AuditFilter, AuditLine, LeftOut, gone, is_with};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::named_tables::NamedTables;
 use crate::operator::{Operator, Role};
@@ -24,6 +24,7 @@ pub struct AuditExport {
     walk: Option<(Part, Walk)>,
     lost: Option<Part>,
     missing: Vec<OperateError>,
+    left_out: LeftOut,
 }
 
 impl AuditExport {
@@ -53,6 +54,7 @@ impl AuditExport {
             parts: None,
             walk: None,
             lost: None,
+            left_out: LeftOut::default(),
         })
     }
 
@@ -76,7 +78,9 @@ impl AuditExport {
             if let Some(places) = self.places.take() {
                 places.close().await;
             }
-            return Some(self.text.end::<AuditLine>(&self.missing));
+            let mut missing = self.missing.clone();
+            missing.extend(self.left_out.as_missing());
+            return Some(self.text.end::<AuditLine>(&missing));
         };
         match Box::pin(walk.next(&audits)).await {
             Ok(Some(lines)) => return Some(self.text.rows(&lines)),
@@ -89,7 +93,8 @@ impl AuditExport {
             }
             Err(error) => {
                 self.lost = gone(*part, &error);
-                self.missing.push(error);
+                let other = self.left_out.take(*part, || audits.owner(*part), error).err();
+                self.missing.extend(other);
             }
         }
         self.walk = None;
@@ -100,6 +105,13 @@ impl AuditExport {
     #[must_use]
     pub fn missing(&self) -> &[OperateError] {
         &self.missing
+    }
+
+    /// Returns the audits that the database user may not read. The file names them as missing, but
+    /// they are not an error.
+    #[must_use]
+    pub fn left_out(&self) -> &LeftOut {
+        &self.left_out
     }
 }
 

@@ -53,7 +53,9 @@ impl From<OperateError> for Problem {
     fn from(error: OperateError) -> Self {
         let status = match error.kind() {
             OperateErrorKind::Forbidden => StatusCode::FORBIDDEN,
-            OperateErrorKind::Refused | OperateErrorKind::NoTables => StatusCode::UNPROCESSABLE_ENTITY,
+            OperateErrorKind::Refused | OperateErrorKind::NotGranted | OperateErrorKind::NoTables => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             OperateErrorKind::Conflict => StatusCode::CONFLICT,
             OperateErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

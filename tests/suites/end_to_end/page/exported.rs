@@ -54,6 +54,14 @@ pub(crate) async fn audit(stage: Stage) -> Outcome {
     for part in ["\"action\":\"discard\"", "\"action\":\"pause\"", "\"missing\":[]"] {
         assert!(file.body.contains(part), "{part}: {}", file.body);
     }
+    // The relay's role was not granted the audits of keys and sagas: a note, no error.
+    let grant = "GRANT outbox_observer TO outbox_relay";
+    let page = eve.get("/audit").await?;
+    assert!(page.body.contains(grant) && !page.body.contains("Some data is missing"), "{}", page.body);
+    let file = eve.get("/audit/export?format=json").await?;
+    assert_eq!(file.body.matches(grant).count(), 1, "{}", file.body);
+    let page = eve.get("/audit?action=pause").await?;
+    assert!(!page.body.contains(grant), "neither can have it: {}", page.body);
     let file = eve.get("/dead/export?format=csv").await?;
     assert!(file.body.contains("source,owner,id,") && file.body.contains(",key-1,"), "{}", file.body);
     assert!(!file.body.contains(",key-0,"), "it was discarded: {}", file.body);

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use axum::response::Response;
 use maud::{Markup, html};
-use operate::audit::{ACTIONS, AuditFilter, AuditLine, AuditQuery, AuditSource, read};
+use operate::audit::{ACTIONS, AuditFilter, AuditLine, AuditQuery, AuditSource, LeftOut, read};
 use operate::export::{AuditExport, ExportFormat};
 use operate::replay::Moment;
 use operate::seconds::text as rfc3339;
@@ -20,8 +20,9 @@ use super::super::app::App;
 use super::super::exports::{self, Exporting};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, cell, count, maybe, since};
+use super::super::layout::{Frame, Tab, away, cell, count, maybe, since, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::decide::capital;
 use super::pieces::piece;
 
 /// Maximum number of decisions read from each place.
@@ -90,6 +91,7 @@ pub(crate) async fn show(
         p class="lead" { "Who decided, paused or viewed payloads, when and why. Latest first, up to " (count(LINES_MAX.get().into())) "." }
         (conditions(&app, &query))
         (away(&audited.away))
+        (without(&audited.left_out))
         @if query.given("topic").is_some() {
             p class="faint" { "Replays by id or key or of everything name no topic and are left out: ask for them by action." }
         }
@@ -127,6 +129,11 @@ pub(crate) async fn export(
     drop(turn);
     let export = AuditExport::new(places, tables, &operator, filter, is_each, format)?;
     Ok(exports::answer("audit", format, place, Exporting::Audit(Box::new(export)), app.until_end()))
+}
+
+/// Renders a note about audits that the database user may not read.
+fn without(left_out: &LeftOut) -> Markup {
+    html! { @if !left_out.is_empty() { p class="notice" { (whole(&capital(&left_out.to_string()))) "." } } }
 }
 
 fn conditions(app: &App, query: &Fields) -> Markup {
