@@ -32,6 +32,7 @@ use saga::{
 use sqlx::{Postgres, Sqlite};
 use tests::{Database, Dialect, Role, eventually, trial};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Makes one trial for each case and database.
 macro_rules! saga_cases {
@@ -190,7 +191,9 @@ struct Worker {
     stop: CancellationToken,
     /// Cancelled when the worker has noticed that it has to stop.
     has_noticed: CancellationToken,
-    running: tokio::task::JoinHandle<()>,
+    /// Ends with this value: the worker of a case that failed would go on, and the removal of its
+    /// database would wait for it.
+    running: AbortOnDropHandle<()>,
 }
 
 impl Worker {
@@ -201,7 +204,7 @@ impl Worker {
             stopped.cancelled().await;
             noticed.cancel();
         };
-        let running = tokio::spawn(async move { sagas.run(stopped).await });
+        let running = AbortOnDropHandle::new(tokio::spawn(async move { sagas.run(stopped).await }));
         Self { stop, has_noticed, running }
     }
 
