@@ -66,7 +66,7 @@ pub(super) fn has_place(properties: &BasicProperties) -> bool {
 
 /// Returns whether RabbitMQ sets this header, and changes it when it redelivers a message or moves
 /// it to another queue (rabbitmq.com/docs/dlx, rabbitmq.com/docs/quorum-queues).
-fn is_of_broker(name: &str) -> bool {
+pub(super) fn is_of_broker(name: &str) -> bool {
     ["x-death", "x-delivery-count", "x-acquired-count"].contains(&name)
         || ["x-first-death-", "x-last-death-"].iter().any(|prefix| name.starts_with(prefix))
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use message::cloudevents::{Envelope, attributes, trace_headers};
-use message::{Malformed, Message, PublishError, WireHeaders};
+use message::{HeadersCut, Malformed, Message, PublishError, WireHeaders};
 
 use super::evidence;
 use super::headers::{PREFIXES, header_text, value_bytes};
@@ -138,17 +138,27 @@ pub(crate) fn decode(
         payload: Bytes::from(payload),
         ..Envelope::default()
     };
-    let all = || properties.headers().iter().flat_map(FieldTable::inner);
+    let is_of_broker = |(name, _): &(&ShortString, &AMQPValue)| evidence::is_of_broker(name.as_str());
+    let arrived = || properties.headers().iter().flat_map(FieldTable::inner);
+    // The broker's own change with a redelivery, so they must not decide about the others. A sender
+    // can write such names too, so they have a bound of their own.
+    let mut bound = HeadersCut::new("", 0);
+    let of_broker: Vec<_> = arrived()
+        .filter(is_of_broker)
+        .filter(|(name, value)| bound.keeps(name.as_str(), value_bytes(value)))
+        .collect();
+    let of_sender = || arrived().filter(|header| !is_of_broker(header));
+    let all = || of_sender().chain(of_broker.iter().copied());
     let mut seen = WireHeaders::default();
-    all().for_each(|(name, value)| seen.add(name.as_str().len(), value_bytes(value)));
+    of_sender().for_each(|(name, value)| seen.add(name.as_str().len(), value_bytes(value)));
     if let Err(mut cut) = seen.check() {
         let kept: Vec<_> =
-            all().filter(|(name, value)| cut.keeps(name.as_str(), value_bytes(value))).collect();
+            of_sender().filter(|(name, value)| cut.keeps(name.as_str(), value_bytes(value))).collect();
         fill(&mut envelope, kept.iter().copied());
         let mut malformed = envelope.into_malformed(cut.to_string());
-        evidence::complete(&mut malformed, properties, kept.into_iter());
+        evidence::complete(&mut malformed, properties, kept.into_iter().chain(of_broker.iter().copied()));
         // Without a position or an id, only this distinguishes deliveries with equal kept parts.
-        malformed.properties.push((String::from("amqp.headers_sha256"), evidence::digest(all())));
+        malformed.properties.push((String::from("amqp.headers_sha256"), evidence::digest(of_sender())));
         return Err(Box::new(malformed.cut("amqp.headers_cut", &cut)));
     }
     fill(&mut envelope, all());
@@ -206,17 +216,24 @@ mod tests {
     fn a_delivery_with_too_many_headers_is_malformed_and_distinguished_by_all_of_them() {
         let message = sample();
         let properties = encode(&message, &WIDE, None).unwrap().properties;
-        let read = |count: usize, last: &str| {
+        let deliver = |count: usize, last: &str, of_broker: &[&str]| {
             let mut table = properties.headers().clone().unwrap();
             for n in table.inner().len()..count {
                 table.insert(short("header", format!("h{n:05}")).unwrap(), AMQPValue::LongInt(1));
             }
-            table.insert(short("header", "x-delivery-count").unwrap(), AMQPValue::LongInt(1));
+            for name in of_broker {
+                table.insert(short("header", *name).unwrap(), AMQPValue::LongInt(1));
+            }
             table.insert(short("header", "z").unwrap(), AMQPValue::LongString(last.into()));
             decode("orders", &properties.clone().with_headers(table), b"{}".to_vec())
         };
-        assert_eq!(read(message::WIRE_HEADERS_MAX - 2, "1").unwrap().id, message.id);
-        let one = read(message::WIRE_HEADERS_MAX - 1, "1").unwrap_err();
+        let of_broker = ["x-acquired-count", "x-delivery-count", "x-first-death-queue"];
+        let most = message::WIRE_HEADERS_MAX - 1;
+        for of_broker in [&[][..], &of_broker[..]] {
+            assert_eq!(deliver(most, "1", of_broker).unwrap().id, message.id);
+        }
+        let read = |last: &str| deliver(most + 1, last, &[]).unwrap_err();
+        let one = read("1");
         assert!(one.is_cut && one.problem.starts_with("there are 4001 headers"), "{one}");
         let note = one.find("amqp.headers_cut").unwrap();
         assert!(note.starts_with("1000 of 4001 headers are kept; the first one left out: "), "{note}");
@@ -224,9 +241,25 @@ mod tests {
             (one.find("amqp.message_id"), one.find("z")),
             (Some(message.id.to_string().as_str()), None)
         );
-        let again = read(message::WIRE_HEADERS_MAX - 1, "1").unwrap_err();
-        let other = read(message::WIRE_HEADERS_MAX - 1, "2").unwrap_err();
+        let (again, other) = (read("1"), read("2"));
         assert!(one == again && one != other, "what is left out distinguishes them");
+        let mut redelivered = deliver(most + 1, "1", &of_broker).unwrap_err();
+        assert_eq!(redelivered.broker_notes.len(), of_broker.len());
+        redelivered.broker_notes.clear();
+        assert_eq!(redelivered, one, "the broker's own headers change nothing else");
+    }
+
+    #[test]
+    fn what_a_sender_writes_under_the_brokers_names_is_bounded() {
+        let message = sample();
+        let properties = encode(&message, &WIDE, None).unwrap().properties;
+        let mut table = properties.headers().clone().unwrap();
+        for n in 0..message::WIRE_HEADERS_MAX {
+            table.insert(short("header", format!("x-first-death-{n}")).unwrap(), AMQPValue::LongInt(1));
+        }
+        table.insert(short("header", "cloudEvents_id").unwrap(), AMQPValue::LongString("none".into()));
+        let malformed = decode("orders", &properties.with_headers(table), b"{}".to_vec()).unwrap_err();
+        assert_eq!((malformed.broker_notes.len(), malformed.is_cut), (1_000, false));
     }
 
     #[test]
