@@ -122,10 +122,8 @@ impl<S: Store> Worker<S> {
         let _permit = self.permits(1, give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
         let begun_at = Instant::now();
         let failures = self.take_suspects_in_hand(part).await?;
-        if give_up.is_cancelled() {
-            return Ok(Attempt::GivenUp);
-        }
-        let mut tx = self.store.begin().await.map_err(Attempt::away)?;
+        let begun = self.begin(give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
+        let mut tx = begun.map_err(Attempt::away)?;
         let readable = part.iter().filter_map(|Placed { held, tenant, .. }| {
             Some(Candidate { tenant: tenant.clone(), message: held.delivery.message.as_ref().ok()? })
         });

@@ -102,20 +102,14 @@ impl<S: Store> Worker<S> {
             }
         }
         let attempt = OneAttempt { tenant, message, failed_before, begun_at: Instant::now() };
-        if give_up.is_cancelled() {
-            if failed_before.is_some() {
-                self.put_down_unhandled(&[attempt.name()]).await;
-            }
-            return Step::GivenUp;
+        let begun = self.begin(give_up).await;
+        if !matches!(begun, Ok(Ok(_))) && failed_before.is_some() {
+            self.put_down_unhandled(&[attempt.name()]).await;
         }
-        let tx = match self.store.begin().await {
-            Ok(tx) => tx,
-            Err(error) => {
-                if failed_before.is_some() {
-                    self.put_down_unhandled(&[attempt.name()]).await;
-                }
-                return Step::away(error);
-            }
+        let tx = match begun {
+            Ok(Ok(tx)) => tx,
+            Ok(Err(error)) => return Step::away(error),
+            Err(GivenUp) => return Step::GivenUp,
         };
         if message.chunk.is_none() {
             return self.apply_one(tx, attempt).await;

@@ -21,6 +21,7 @@ use super::store::Store;
 use crate::crash_points;
 use crate::error_text::error_text;
 use crate::ids::ConsumerName;
+use crate::store_error::StoreError;
 use crate::telemetry::Meter;
 
 /// The state shared by all workers of a consumer.
@@ -61,6 +62,18 @@ impl<S: Store> Worker<S> {
             biased;
             () = give_up.cancelled() => Err(GivenUp),
             () = tokio::time::sleep(delay) => Ok(()),
+        }
+    }
+
+    /// Begins a transaction, or gives up: a database that does not answer keeps no stop waiting.
+    pub(super) async fn begin(
+        &self,
+        give_up: &CancellationToken,
+    ) -> Result<Result<S::Tx, StoreError>, GivenUp> {
+        tokio::select! {
+            biased;
+            () = give_up.cancelled() => Err(GivenUp),
+            tx = self.store.begin() => Ok(tx),
         }
     }
 
