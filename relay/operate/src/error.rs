@@ -165,6 +165,7 @@ impl From<DecideError> for OperateError {
             DecideError::NotDead { .. }
             | DecideError::NoSuchEntry { .. }
             | DecideError::Edited { .. }
+            | DecideError::NoContent { .. }
             | DecideError::AnotherMessage { .. } => Self::new(OperateErrorKind::Conflict, error),
             DecideError::Unknown(_) => Self::unknown(error),
             error => Self::by_fault(error.fault(), error),

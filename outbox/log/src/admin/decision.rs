@@ -144,7 +144,7 @@ impl Decision {
 #[non_exhaustive]
 pub enum DecideError {
     /// No such entry is parked.
-    #[error("entry {id} is not parked at relay {relay}: it was published, or was never parked")]
+    #[error("entry {id} is not parked at relay {relay}: it was published or discarded, or was never parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,
@@ -205,6 +205,12 @@ pub enum DecideError {
         "entry {id} has been edited by somebody else since it was shown: nothing was changed, show it again"
     )]
     Edited {
+        /// The entry.
+        id: EntryId,
+    },
+    /// The entry was too large to be copied, and its row is not in the log.
+    #[error("the content of entry {id} is not in the log, and there is no copy of it: nothing was changed")]
+    NoContent {
         /// The entry.
         id: EntryId,
     },
@@ -334,7 +340,8 @@ pub(crate) fn check_replaced(
     found: Option<&ParkedContent>,
 ) -> Result<(), DecideError> {
     let Decision::Edit { replaces: Some(expected), .. } = decision else { return Ok(()) };
-    match found.and_then(ParkedContent::digest) {
+    let found = found.ok_or(DecideError::NoContent { id })?;
+    match found.digest() {
         Some(digest) if digest == *expected => Ok(()),
         _ => Err(DecideError::Edited { id }),
     }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use message::Headers;
 use outbox::NewMessage;
+use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{self, Rows, Stage};
 use outbox_log::{
@@ -44,6 +46,7 @@ cases! { "outbox/histories":
         a_limit_for_transactions_ends_no_rebase,
         rows_of_a_segment_that_is_detached_are_not_passed,
         a_checkpoint_beside_a_detached_segment_names_it,
+        an_edit_beside_a_detached_segment_names_it,
     }
     on_sqlite {
         a_file_whose_ids_were_set_back_is_refused_with_what_to_run,
@@ -194,6 +197,50 @@ async fn a_checkpoint_beside_a_detached_segment_names_it(db: &Database<Postgres>
     db.run(&format!("ALTER TABLE outbox_message ATTACH PARTITION {segment} FOR VALUES IN ({number})")).await;
     let held = follower.reader.read_held(&asks, SMALL).await.unwrap().remove(0);
     assert_eq!(held.exceptions[0].entry.message.as_ref().unwrap().payload, "10");
+}
+
+/// Goal: an edit of a message whose only content is in a detached segment is not lost, and does not
+/// drop the headers that it keeps. Oracle: the error with its remedy, and the copy and the audit as
+/// they were; what the edit leaves once the segment is attached again.
+async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
+    let (mut checkpoint_store, epoch, mut follower) = after_ten(db).await;
+    db.enqueue(telling(10..11).map(|message| message.header("tenant", "acme"))).await;
+    let entry = follower.all().await.remove(0);
+    let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[dead(&entry)]).await.unwrap();
+    assert_eq!(stored, Fenced::Held);
+    // As of a message that was too large to be copied.
+    db.run("UPDATE outbox_parked SET payload = NULL, headers = NULL").await;
+    let segment: String =
+        sqlx::query_scalar("SELECT tableoid::regclass::text FROM outbox_message ORDER BY id DESC LIMIT 1")
+            .fetch_one(&db.admin)
+            .await
+            .unwrap();
+    let number = segment.strip_prefix("outbox_message_").unwrap();
+    db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION {segment}")).await;
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
+    let payload = || Decision::Edit { payload: Some("new".into()), headers: None, replaces: None };
+    let decree = |decision| OperatorDecision {
+        decision,
+        actor: String::from("ops"),
+        note: String::from("a test"),
+        selection: None,
+    };
+    let seen = Decision::Edit { payload: Some("new".into()), headers: None, replaces: Some(String::new()) };
+    let labels = Decision::Edit { payload: None, headers: Some(Headers::new()), replaces: None };
+    for edit in [payload(), labels, seen] {
+        let text = admin.decide(&relay(), &chosen, decree(edit)).await.unwrap_err().to_string();
+        assert!(text.contains(&segment) && text.contains("ATTACH PARTITION"), "{text}");
+    }
+    let untouched = "SELECT count(*) FROM outbox_parked WHERE edited_at IS NULL AND payload IS NULL";
+    assert_eq!(db.number(untouched).await, 1);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_audit").await, 0);
+
+    db.run(&format!("ALTER TABLE outbox_message ATTACH PARTITION {segment} FOR VALUES IN ({number})")).await;
+    admin.decide(&relay(), &chosen, decree(payload())).await.unwrap().remove(0).unwrap();
+    assert_eq!(beside(db).await, [(String::from("10"), Some(String::from("new")))]);
+    let kept = "SELECT count(*) FROM outbox_parked WHERE headers ->> 'tenant' = 'acme'";
+    assert_eq!(db.number(kept).await, 1);
 }
 
 async fn a_sequence_that_is_set_back_while_a_relay_leads_ends_its_term(db: &Database<Postgres>) {
@@ -691,7 +738,7 @@ async fn a_reader_of_another_server_refuses_the_cursor(db: &Database<Postgres>) 
 
 async fn status_tells_which_server_a_cursor_belongs_to(db: &Database<Postgres>) {
     drop(after_ten(db).await);
-    let admin = outbox_log::admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let history = admin.relays().await.unwrap().remove(0).history.unwrap();
     let system: String = sqlx::query_scalar("SELECT system_identifier::text FROM pg_control_system()")
         .fetch_one(&db.admin)

@@ -12,6 +12,7 @@ use crate::admin::ParkedContent;
 use crate::admin::decision::{
     Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, check_replaced, edited,
 };
+use crate::postgres::facts;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::{EntryId, LogError, RelayName};
 
@@ -54,14 +55,17 @@ impl PostgresLog {
                 let (payload, headers) = edited(&decree.decision)?;
                 for (place, entry) in accepted.iter().enumerate() {
                     let found = self.tables.content(&mut tx, relay, entry).await?;
-                    check_replaced(&decree.decision, entry.id, found.as_ref())?;
+                    if let Err(error) = check_replaced(&decree.decision, entry.id, found.as_ref()) {
+                        return Err(self.unedited(&mut tx, error).await);
+                    }
                     before.push(found);
                     digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
                     let edit = self.render(EDIT);
                     let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
                     let done = edit.bind(&payload).bind(&headers).execute(&mut *tx).await.map_err(failed())?;
                     if done.rows_affected() == 0 {
-                        return Err(failed()(sqlx::Error::RowNotFound).into());
+                        let error = DecideError::NoContent { id: entry.id };
+                        return Err(self.unedited(&mut tx, error).await);
                     }
                     digests.1[place] = self.digest(&mut tx, relay, entry.id).await?;
                 }
@@ -127,6 +131,15 @@ impl PostgresLog {
             self.set_due(connection, relay, &overdue, None).await.map_err(failed())?;
         }
         Ok(Some(until))
+    }
+
+    /// Returns why an edit was refused. Where a segment of the log is missing, the error names it.
+    async fn unedited(&self, connection: &mut PgConnection, error: DecideError) -> DecideError {
+        if !matches!(error, DecideError::NoContent { .. }) {
+            return error;
+        }
+        let questions = facts::Statements::new(self.options.schema.as_ref());
+        questions.server(connection).await.map_or_else(DecideError::from, |_| error)
     }
 
     /// Sets the due time of retrying entries; `None` means now.

@@ -151,13 +151,14 @@ WHERE ctid = ANY(ARRAY(
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
 
-// Content that was too large to be copied is read from the log, where the edit keeps it.
+// Content that was too large to be copied is read from the log, where the edit keeps it. Without
+// its row nothing is stored: what the edit does not replace would be lost.
 pub(in crate::postgres) const EDIT: &str = "
 UPDATE {schema}outbox_parked
 SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), traceparent = c.traceparent,
     tracestate = c.tracestate, edited_at = clock_timestamp()
 FROM (
-    SELECT p.place, coalesce(p.payload, m.payload) AS payload,
+    SELECT p.place, p.payload IS NOT NULL OR m.id IS NOT NULL AS is_there, coalesce(p.payload, m.payload) AS payload,
         CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers,
         CASE WHEN p.payload IS NULL THEN m.traceparent ELSE p.traceparent END AS traceparent,
         CASE WHEN p.payload IS NULL THEN m.tracestate ELSE p.tracestate END AS tracestate
@@ -165,11 +166,11 @@ FROM (
         WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
     CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers, traceparent, tracestate FROM {schema}outbox_parked
         WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
-    LEFT JOIN LATERAL (SELECT payload, headers, traceparent, tracestate FROM {schema}outbox_message
+    LEFT JOIN LATERAL (SELECT id, payload, headers, traceparent, tracestate FROM {schema}outbox_message
         WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id
             AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7
         ORDER BY id LIMIT 1) AS m ON true) AS c
-WHERE ctid = c.place";
+WHERE ctid = c.place AND c.is_there";
 
 // $11 payloads and $12 headers that an edit has replaced. What it left is read from the copy.
 pub(in crate::postgres) const AUDIT: &str = "
