@@ -1,5 +1,7 @@
 //! Calls that are dropped while their transaction begins, by their caller or by their time limit.
 
+use std::num::NonZeroU32;
+
 use super::*;
 use crate::begun::Line;
 use saga::{Run, SagaQuery, Stop};
@@ -45,7 +47,7 @@ async fn a_late_begin_of_a_saga_loses_no_later_write(db: Database<Postgres>) {
     let sagas = Sagas::builder(line.pool.clone(), Outbox::new()).options(fast().call_timeout(Line::LIMIT));
     let sagas = sagas.saga("checkout", 1, code).open().await.unwrap();
     start(&db, &sagas, "a", 0).await;
-    line.outlast(&db.admin, sagas.cancel(&id("a"), &super::operators::alice())).await;
+    line.outlast(&db.admin, sagas.cancel(&id("a"), &operators::alice())).await;
     line.outlast(&db.admin, sagas.wake_stranded()).await;
     let query = SagaQuery::open(NonZeroU32::MIN);
     line.outlast(&db.admin, sagas.list(&query)).await;
