@@ -173,7 +173,7 @@ pub(crate) fn plots(status: &PipelineStatus, hour: &Hour) -> Markup {
         div class="plots" {
             (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
             (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
-            (plot("rate", "Published per second", &hour.throughput, is_known, rate))
+            (plot("rate", "Passed per second", &hour.throughput, is_known, rate))
         }
     }
 }
