@@ -50,6 +50,13 @@ pub(super) fn mark(form: Uuid) -> String {
     format!(", form {form}")
 }
 
+/// Returns the error of a form that several requests bring at the same moment.
+pub(super) fn sent_together() -> OperateError {
+    let text = "this form was sent more than once at the same moment";
+    let error = OperateError::new(OperateErrorKind::Conflict, text);
+    error.with_help("nothing was sent: check the preview again")
+}
+
 /// Returns the error of a form that was sent before.
 pub(super) fn sent_before() -> OperateError {
     let text = "this form was sent before, and its replay has begun";

@@ -144,7 +144,7 @@ impl ReplayPlan {
         let selection = format!("{}{}", self.selection, form::mark(form));
         self.note(place, signed, "replay", &selection).await?;
         if form::begun(place, form).await? > 1 {
-            return Err(form::sent_before());
+            return Err(form::sent_together());
         }
         Ok(())
     }

@@ -159,8 +159,14 @@ pub(crate) async fn run(
     check_age(id, OffsetDateTime::now_utc())?;
     let places = Places::new().outbox(pipeline);
     // By another process, or by this one before another replay of the pipeline.
-    if has_begun(&places, id).await.map_err(Problem::from)? {
-        return Ok(Redirect::to(&address(name)));
+    match has_begun(&places, id).await {
+        Ok(false) => {}
+        known => {
+            places.close().await;
+            known.map_err(Problem::from)?;
+            let help = "nothing was sent now: the audit says whether its replay was carried out";
+            return Err(Problem::conflict("this form was sent before").with_help(help));
+        }
     }
     let planned = planned(&app, pipeline, &operator, &filter).await?;
     if planned.chosen != shown {
