@@ -121,6 +121,7 @@ pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx:
 
 pub(crate) fn edit<DB: Dialect>(row: &Row<DB>) -> Result<EditRecord, sqlx::Error> {
     Ok(EditRecord {
+        message_id: row.get("message_id")?,
         payload_before: row.get("payload_before")?,
         headers_before: bytes_if_any(row, "headers_before")?,
         payload_after: row.get("payload_after")?,

@@ -64,6 +64,8 @@ impl fmt::Debug for ParkedContent {
 /// The content before and after an edit, as far as the audit keeps it. `Debug` prints no content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EditRecord {
+    /// The message.
+    pub message_id: String,
     /// The payload that was replaced; `None` when it was larger than [`CONTENT_KEPT_BYTES_MAX`].
     pub payload_before: Option<Vec<u8>>,
     /// The headers that were replaced, as a JSON object; `None` when they were larger.

@@ -240,9 +240,9 @@ migrations::statements! {
         WHERE c.payload IS NOT NULL";
     /// The content before and after an edit: $1 relay, $2 its number.
     edit = "
-        SELECT a.payload_before, a.headers_before::text AS headers_before, a.payload_after,
+        SELECT a.message_id::text AS message_id, a.payload_before, a.headers_before::text AS headers_before, a.payload_after,
             a.headers_after::text AS headers_after
-        FROM (SELECT relay, action, payload_before, headers_before, payload_after, headers_after
+        FROM (SELECT relay, action, message_id, payload_before, headers_before, payload_after, headers_after
             FROM {schema}outbox_audit WHERE seq = $2::bigint LIMIT 1) AS a
         WHERE a.relay = $1 AND a.action = 'edit'";
     now = "SELECT statement_timestamp() AS at";

@@ -178,7 +178,7 @@ migrations::statements! {
             AND (p.id IS NOT NULL OR m.id IS NOT NULL)";
     /// The content before and after an edit: ?1 relay, ?2 its number.
     edit = "
-        SELECT payload_before, headers_before, payload_after, headers_after FROM outbox_audit
+        SELECT message_id, payload_before, headers_before, payload_after, headers_after FROM outbox_audit
         WHERE seq = ?2 AND relay = ?1 AND action = 'edit'";
     now = "SELECT {now} AS at";
     parked(entries = "{walk}", is_indexed = "true") = "{shown}";

@@ -8,13 +8,14 @@ use message::Headers;
 use outbox_log::EntryId;
 use outbox_log::ExceptionState;
 use outbox_log::admin::{
-    CONTENT_KEPT_BYTES_MAX, ChosenEntry, Confirmed, DecideError, Decision, EditRecord, OperatorDecision,
-    ParkedContent,
+    AuditRecord, CONTENT_KEPT_BYTES_MAX, ChosenEntry, Confirmed, DecideError, Decision, DecisionRecord,
+    EditRecord, OperatorDecision, ParkedContent,
 };
 use outbox_log::entries::{EntryRef, FoundEntry};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::decide::LOOK_BACK;
 use super::filter::MessageRef;
 use super::outcome::outcome;
 use crate::error::{OperateError, OperateErrorKind};
@@ -81,6 +82,18 @@ impl std::fmt::Debug for Corrected {
     }
 }
 
+/// The outcome of an edit, by whether it was sent before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EditSent {
+    /// The content was replaced by this call.
+    Now,
+    /// The form had been sent before, with the same content: this call changed nothing.
+    Before {
+        /// Whether the message has been requeued since that edit.
+        was_requeued: bool,
+    },
+}
+
 /// Reads the content of a dead message of an outbox, to be corrected. The audit records operator
 /// and reason before the content is returned.
 ///
@@ -103,7 +116,8 @@ pub async fn editable(
     let found = place.log.content(&place.pipeline, &chosen).await.map_err(|error| of_place(error.into()))?;
     let Some(found) = found else { return Err(of_place(not_dead(place, asked, &entry).await)) };
     let Some(digest) = found.digest() else { return Err(of_place(too_large(&chosen, &found))) };
-    payload::note(place, signed, &format!("message {}", entry.message_id)).await.map_err(of_place)?;
+    let looked_at = payload::looked_at(&format!("message {}", entry.message_id), &entry.topic);
+    payload::note(place, signed, &looked_at).await.map_err(of_place)?;
     Ok(Editable {
         seen: SeenContent {
             pipeline: place.pipeline.to_string(),
@@ -124,21 +138,28 @@ pub async fn editable(
 
 /// Replaces the content that was shown, and no other: a message that was requeued, discarded, has
 /// died again or was edited since is left as it is. The message stays dead, and keeps its id, topic
-/// and key. The audit keeps the content before and after. Returns whether this call did it: a
-/// decision that is sent again changes nothing. Not cancel-safe: show the message again.
+/// and key. The audit keeps the content before and after. A decision that is sent again changes
+/// nothing. Not cancel-safe: show the message again.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not edit messages, gave no reason, when nothing is
-/// changed, or when the message is not as it was shown.
+/// changed, when the message is not as it was shown, or when the decision was sent before with
+/// another content.
 pub async fn edit(
     places: &Places,
     signed: &Signed,
     seen: &SeenContent,
     corrected: Corrected,
-) -> Result<bool, OperateError> {
+) -> Result<EditSent, OperateError> {
     signed.check("edit messages")?;
     let place = named(places, &seen.pipeline)?;
     let chosen = ChosenEntry { id: EntryId(seen.id), message_id: seen.message_id.clone() };
+    let of_place = |error: OperateError| error.about(&place.pipeline);
+    let mut desk = place.log.desk(&place.pipeline);
+    let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
+    if let Some(before) = before.filter(|before| before.actor == signed.operator.name()) {
+        return sent_before(place, &chosen, &before, &corrected).await.map_err(of_place);
+    }
     let decree = OperatorDecision {
         decision: Decision::Edit {
             payload: corrected.payload.map(Into::into),
@@ -150,16 +171,10 @@ pub async fn edit(
         selection: Some(format!("id={}: 1 chosen", seen.id)),
     };
     let confirmed = Confirmed { id: corrected.decision, as_of: seen.as_of };
-    let of_place = |error: OperateError| error.about(&place.pipeline);
-    let mut desk = place.log.desk(&place.pipeline);
-    let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
-    if before.is_some_and(|before| before.actor == decree.actor) {
-        return Ok(false);
-    }
     let done = desk.decide(std::slice::from_ref(&chosen), &decree, Some(confirmed)).await;
     let verdict = done.and_then(|verdicts| verdicts.into_iter().next().unwrap_or(Ok(())));
     match verdict {
-        Ok(()) => Ok(true),
+        Ok(()) => Ok(EditSent::Now),
         Err(
             error @ (DecideError::NotDead { .. }
             | DecideError::NoSuchEntry { .. }
@@ -175,6 +190,44 @@ pub async fn edit(
         }
         Err(error) => Err(of_place(error.into())),
     }
+}
+
+/// Compares a form with the edit that it made before.
+async fn sent_before(
+    place: &OutboxPlace,
+    chosen: &ChosenEntry,
+    before: &DecisionRecord,
+    corrected: &Corrected,
+) -> Result<EditSent, OperateError> {
+    let message = Uuid::parse_str(&chosen.message_id).unwrap_or_default();
+    let records = place.log.audit_of(&place.pipeline, message, LOOK_BACK).await?;
+    let is_same = |record: &&AuditRecord| {
+        (record.action.as_str(), &record.actor, record.at) == ("edit", &before.actor, before.first)
+    };
+    if let Some(made) = records.iter().find(is_same)
+        && let Some(kept) = place.log.edit(&place.pipeline, made.number).await?
+        && has_made(corrected, &kept)
+    {
+        let is_later = |record: &AuditRecord| record.number > made.number && record.action == "requeue";
+        return Ok(EditSent::Before { was_requeued: records.iter().any(is_later) });
+    }
+    let text = "this form was sent before, with another content, and that edit is stored";
+    let refused = OperateError::new(OperateErrorKind::Conflict, text);
+    Err(refused.with_help("nothing was changed now: show the message again"))
+}
+
+/// Returns whether an edit has left what a form asks for.
+fn has_made(corrected: &Corrected, kept: &EditRecord) -> bool {
+    let payload = match &corrected.payload {
+        Some(payload) => kept.payload_after.as_ref() == Some(payload),
+        None => kept.payload_after == kept.payload_before,
+    };
+    let parsed = |json: &Option<Vec<u8>>| serde_json::from_slice::<Headers>(json.as_deref()?).ok();
+    let headers = match &corrected.headers {
+        Some(headers) => parsed(&kept.headers_after).as_ref() == Some(headers),
+        None => kept.headers_after == kept.headers_before,
+    };
+    payload && headers
 }
 
 /// Returns what an edit found and left, by the number of the decision in the audit of a pipeline.
@@ -200,7 +253,14 @@ pub async fn edited(
             "retention may have removed it: show the message again",
         )));
     };
-    payload::note(place, signed, &format!("edit {number}")).await.map_err(of_place)?;
+    let entries = match Uuid::parse_str(&found.message_id) {
+        Ok(message) => place.entries.find(&place.pipeline, EntryRef::MessageId(message)).await,
+        Err(_) => Ok(Vec::new()),
+    };
+    let entries = entries.map_err(|error| of_place(error.into()))?;
+    let topic = entries.first().map_or("", |entry| entry.topic.as_str());
+    let looked_at = payload::looked_at(&format!("edit {number}"), topic);
+    payload::note(place, signed, &looked_at).await.map_err(of_place)?;
     Ok(found)
 }
 
@@ -238,6 +298,11 @@ async fn one<'a>(
 async fn not_dead(place: &OutboxPlace, asked: &MessageRef, entry: &FoundEntry) -> OperateError {
     let told = outcome(place, asked).await.ok().flatten();
     let told = told.unwrap_or_else(|| match &entry.parked {
+        Some(parked) if parked.state == ExceptionState::Dead => {
+            format!(
+                "the content of message {asked} cannot be read: it left meanwhile, or the log lacks its row"
+            )
+        }
         Some(parked) => format!("message {asked} is {}; only dead messages can be edited here", parked.state),
         None => format!("message {asked} is not parked: only dead messages can be edited"),
     });
@@ -301,6 +366,36 @@ mod tests {
             ];
             assert_eq!(refused.map(|error| error.kind()), [kind; 3]);
         }
+    }
+
+    #[test]
+    fn a_form_has_made_an_edit_only_with_the_same_content() {
+        let mut tenant = Headers::new();
+        tenant.insert("tenant", "acme").unwrap();
+        let json = |headers: &Headers| Some(serde_json::to_vec(headers).unwrap());
+        let form = |payload: Option<&str>, headers: Option<&Headers>| Corrected {
+            decision: Uuid::nil(),
+            payload: payload.map(|text| text.as_bytes().to_vec()),
+            headers: headers.cloned(),
+        };
+        let of_payload = EditRecord {
+            message_id: String::new(),
+            payload_before: Some(b"1".to_vec()),
+            payload_after: Some(b"2".to_vec()),
+            headers_before: json(&tenant),
+            headers_after: json(&tenant),
+        };
+        assert!(has_made(&form(Some("2"), None), &of_payload));
+        assert!(has_made(&form(Some("2"), Some(&tenant)), &of_payload));
+        for other in
+            [form(Some("3"), None), form(None, Some(&tenant)), form(Some("2"), Some(&Headers::new()))]
+        {
+            assert!(!has_made(&other, &of_payload), "{:?} {:?}", other.payload, other.headers);
+        }
+        let of_headers =
+            EditRecord { payload_after: Some(b"1".to_vec()), headers_before: None, ..of_payload };
+        assert!(has_made(&form(None, Some(&tenant)), &of_headers));
+        assert!(!has_made(&form(Some("2"), Some(&tenant)), &of_headers));
     }
 
     #[test]

@@ -29,8 +29,9 @@ use super::stream::{self, Streams};
 use super::surveys::Surveys;
 use super::{Own, context, login, pages};
 
-/// Maximum size of a form in bytes: enough for a page of chosen messages with a reason.
-pub(crate) const FORM_BYTES_MAX: usize = 64 << 10;
+/// Maximum size of a form in bytes: enough for a page of chosen messages with a reason, and for an
+/// edit whose every byte is a line break, which a browser encodes as six.
+pub(crate) const FORM_BYTES_MAX: usize = 160 << 10;
 /// Maximum number of concurrent requests that query databases; each opens its own connections.
 const WORK_MAX: usize = 6;
 

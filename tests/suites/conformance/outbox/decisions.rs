@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use message::Headers;
-use operate::dead::{Corrected, MessageRef, edit as correct, editable, edited};
+use operate::dead::{Corrected, EditSent, MessageRef, edit as correct, editable, edited};
 use operate::failures::FailedAttempts;
 use operate::{OperateErrorKind, Operator, Role, Signed};
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
@@ -351,8 +351,14 @@ async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Databas
     let of_bob = editable(&places, &signed("bob"), &asked).await.unwrap();
     assert_eq!((of_ann.payload.as_deref(), of_ann.was_edited), (Some(&b"0"[..]), false));
     let first = corrected("{\"n\":1}");
-    assert!(correct(&places, &signed("ann"), &of_ann.seen, first.clone()).await.unwrap());
-    assert!(!correct(&places, &signed("ann"), &of_ann.seen, first).await.unwrap(), "sent twice");
+    let sent = correct(&places, &signed("ann"), &of_ann.seen, first.clone()).await.unwrap();
+    assert_eq!(sent, EditSent::Now);
+    let sent = correct(&places, &signed("ann"), &of_ann.seen, first.clone()).await.unwrap();
+    assert_eq!(sent, EditSent::Before { was_requeued: false }, "sent twice");
+    let other = Corrected { payload: Some(b"{\"n\":2}".to_vec()), ..first.clone() };
+    let refused = correct(&places, &signed("ann"), &of_ann.seen, other).await.unwrap_err();
+    assert_eq!(refused.kind(), OperateErrorKind::Conflict);
+    assert!(refused.to_string().contains("sent before, with another content"), "{refused}");
     let refused = correct(&places, &signed("bob"), &of_bob.seen, corrected("2")).await.unwrap_err();
     assert_eq!(refused.kind(), OperateErrorKind::Conflict);
     assert!(refused.to_string().contains("edited by somebody else since it was shown"), "{refused}");
@@ -363,6 +369,8 @@ async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Databas
     assert_eq!((of_bob.payload.as_deref(), of_bob.was_edited), (Some(&b"{\"n\":1}"[..]), true));
     assert_eq!(of_bob.seen.message_id, entry.message_id(), "the id stays");
     decide(db, &entry, Decision::Requeue).await;
+    let sent = correct(&places, &signed("ann"), &of_ann.seen, first).await.unwrap();
+    assert_eq!(sent, EditSent::Before { was_requeued: true });
     for dies_again in [false, true] {
         if dies_again {
             fail(&mut main, &entry, 10, "too large").await;
@@ -376,6 +384,10 @@ async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Databas
     assert_eq!(edits(db, &entry).await.len(), 1);
     let views = "SELECT count(*) FROM outbox_operation WHERE action = 'payload'";
     assert_eq!(db.number(views).await, 3, "each look at the content is recorded");
+    let number = edits(db, &entry).await[0];
+    edited(&places, &signed("ann"), relay().as_str(), number).await.unwrap();
+    let of_topic = format!("{views} AND selection LIKE '% topic={}'", entry.topic());
+    assert_eq!(db.number(&of_topic).await, 4, "with the topic");
     places.close().await;
 }
 

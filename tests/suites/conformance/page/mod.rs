@@ -317,7 +317,7 @@ where
         let bare = Browser::new(&application, ANN).post(&below(path), &fields).await?;
         assert_eq!(bare.status, StatusCode::FORBIDDEN, "{path}");
     }
-    let large = "x".repeat(64 << 10);
+    let large = "x".repeat(160 << 10);
     let refused = ann.post(&below("/pause"), &[("form_token", &token), ("reason", &large)]).await?;
     assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
     for table in ["outbox_audit", "outbox_operation"] {
@@ -508,6 +508,10 @@ where
     assert_eq!(content, [(&b"{\n\"kg\": 2}"[..], Some("acme"))], "the line breaks are those of the text");
     let actions = service.db.texts("SELECT action || ' ' || note FROM outbox_audit ORDER BY seq").await?;
     assert_eq!(actions, ["edit the scale", "requeue the scale"]);
+    let again = [("payload", "4"), ("headers", "tenant=acme"), ("reason", "the scale")];
+    let again = send_edit(&ann, with(&hidden, &again)).await?;
+    assert_eq!(again.status, StatusCode::CONFLICT, "{}", again.body);
+    assert!(again.body.contains("sent before, with another content"), "{}", again.body);
     let late =
         send_edit(&ann, with(&of_stale, &[("payload", "3"), ("headers", ""), ("reason", "late")])).await?;
     assert_eq!(late.status, StatusCode::CONFLICT, "{}", late.body);

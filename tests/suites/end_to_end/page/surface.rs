@@ -175,7 +175,7 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
     }
     let long = format!("/dead?topic={}", "a".repeat(9_000));
     assert_eq!(ann.get(&long).await?.status, 414);
-    let large = [("pipeline", "orders"), ("reason", &*"a".repeat(70_000))];
+    let large = [("pipeline", "orders"), ("reason", &*"a".repeat(170_000))];
     assert_eq!(ann.post("/pause", &large).await?.status, 413);
     assert_eq!(ann.send("PUT", "/pause", "").await?.status, 405);
     assert_eq!(ann.send("TRACE", "/", "").await?.status, 405);

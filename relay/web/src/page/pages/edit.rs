@@ -13,9 +13,9 @@ use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use message::{Headers, shield};
 use operate::dead::{
-    Change, Corrected, Editable, Filter, MessageRef, SeenContent, edit, editable, edited, plan,
+    Change, Corrected, EditSent, Editable, Filter, MessageRef, SeenContent, edit, editable, edited, plan,
 };
-use operate::{OperateError, Places, Role, Signed};
+use operate::{OperateError, OperateErrorKind, Places, Role, Signed};
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
@@ -27,8 +27,7 @@ use super::super::layout::{Frame, Tab, bytes, cell, copyable, form_token, maybe,
 use super::super::text::plain;
 use super::message::readable;
 
-/// Maximum size in bytes of a payload in the text field: encoded, three times as many fit into a
-/// form.
+/// Maximum size in bytes of a payload in the text field: encoded, up to six times as many.
 const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 /// Maximum size in bytes of the headers in their text field.
 const HEADERS_BYTES_MAX: usize = 4 << 10;
@@ -93,11 +92,14 @@ async fn carry_out(app: &App, form: &Fields, signed: &Signed) -> Result<Response
     let _turn = app.turn().await?;
     let places = app.outboxes(&seen.pipeline)?;
     let done = async {
-        let is_new = edit(&places, signed, &seen, corrected).await?;
-        if is_new && form.text("then") == "requeue" {
-            requeue(&places, signed, &seen).await?;
+        let sent = edit(&places, signed, &seen, corrected).await?;
+        match sent {
+            _ if form.text("then") != "requeue" => Ok(()),
+            EditSent::Now => requeue(&places, signed, &seen).await,
+            EditSent::Before { was_requeued: true } => Ok(()),
+            // A later decision may be a reason not to send it.
+            EditSent::Before { was_requeued: false } => Err(not_requeued()),
         }
-        Ok::<(), OperateError>(())
     };
     let done = Box::pin(done).await;
     places.close().await;
@@ -106,6 +108,12 @@ async fn carry_out(app: &App, form: &Fields, signed: &Signed) -> Result<Response
     let id = seen.id.to_string();
     let address = with_query("/message", &[("id", &*id), ("pipeline", &*seen.pipeline)]);
     Ok(Redirect::to(&address).into_response())
+}
+
+/// Returns the error of a form that was sent before without a requeue, and now asks for one.
+fn not_requeued() -> OperateError {
+    let text = "this form was sent before, and its edit is stored, but the message has not been requeued";
+    OperateError::new(OperateErrorKind::Conflict, text).with_help("requeue it on its own page")
 }
 
 /// Requeues the message that was edited.
