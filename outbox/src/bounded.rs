@@ -100,5 +100,5 @@ impl<DB: Backend> Bounded<DB> {
 /// Returns the error text of a call that did not answer in time.
 #[must_use]
 pub fn no_answer(limit: Duration) -> String {
-    format!("no answer within {limit:?}; closing the connection")
+    format!("no answer within {limit:?}")
 }

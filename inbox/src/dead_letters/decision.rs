@@ -93,7 +93,8 @@ pub struct Decision {
 pub enum Requested {
     /// The request is stored; its consumer will carry it out.
     Now,
-    /// A request is already open: the same one, or one that accepts late messages.
+    /// A request is already open: the same one, one that accepts late messages, or one that is
+    /// being carried out. To accept late messages, ask again when that one has ended.
     Already,
     /// The dead letter is closed; no request was stored.
     Closed(Redriven),

@@ -195,11 +195,11 @@ migrations::statements! {
         UNION SELECT * FROM ({walked} ORDER BY id DESC LIMIT $3)) AS open WHERE {matches} GROUP BY 1, 2, 3";
     lock_letters = "SELECT {in_hand} FROM inbox_dead_letter \
         WHERE id IN (SELECT value FROM json_each($1))";
-    /// In the given order, in which consumers carry them out.
     replace_requests = "UPDATE inbox_audit SET outcome = $3, done_at = {now} WHERE done_at IS NULL AND NOT accept_late \
         AND seq IN (SELECT o.seq FROM json_each($1) AS u CROSS JOIN inbox_dead_letter AS d ON d.id = u.value \
         CROSS JOIN inbox_audit AS o ON o.consumer = d.consumer AND o.dead_letter = d.id AND o.done_at IS NULL \
         WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS s WHERE s.decision = $2 AND s.dead_letter = d.id))";
+    /// In the given order, in which consumers carry them out.
     note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
         selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM json_each($6) AS u \
         CROSS JOIN inbox_dead_letter AS d ON d.id = u.value WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS a \

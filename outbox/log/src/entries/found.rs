@@ -126,7 +126,8 @@ impl EarlierError {
             at: i64,
             error: String,
         }
-        let list: Vec<Stored> = serde_json::from_slice(json).unwrap_or_default();
+        // A database without an encoding may have cut a text within a character.
+        let list: Vec<Stored> = serde_json::from_str(&String::from_utf8_lossy(json)).unwrap_or_default();
         let read = |Stored { attempts, at, error }: Stored| {
             let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at) * 1_000).ok()?;
             Some(Self { attempts, at, error })
