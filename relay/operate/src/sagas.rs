@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
@@ -48,7 +49,7 @@ async fn open<DB: Dialect>(
     let open = async |pool| saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
     open_with(options, open).await.map_err(|error| match error {
         OpenError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
-        OpenError::Store(error) => failed(error),
+        OpenError::Store(error) => OperateError::by_fault(error.fault(), error_text::chain(&error)),
         error => OperateError::new(OperateErrorKind::Refused, error),
     })
 }
