@@ -461,7 +461,7 @@ mod tests {
         };
         let long = format!("{HOSTILE}{}", "x".repeat(3_000));
         let failures = vec![failed(4, 9, &long), failed(1, 3, "no route")];
-        let part = OutboxPart { error: Some(long.clone()), failures, ..held() };
+        let part = OutboxPart { error: Some(long), failures, ..held() };
         let text = errors(&part).into_string();
         let order =
             ["Last errors", "Attempts 4 to 9, failed", "<details", "Attempts 1 to 3, failed", "no route"];
