@@ -5,37 +5,20 @@ use std::num::NonZeroU32;
 
 use brokers::Secret;
 use inbox::{ConsumerName, Inbox, InboxOptions, Signature};
-use libtest_mimic::Trial;
 use operate::audit::{AuditFilter, AuditLine, AuditQuery, AuditSource, Audited, read};
 use operate::dead::{Filter, States};
 use operate::export::{AuditExport, DeadExport, ExportFormat};
 use operate::{InboxConfig, NamedTables, Operator, Places, Role, named_tables};
 use outbox_log::RelayName;
 use serde_json::Value;
-use tests::{Backend, Database, Dialect, Failure, Outcome, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 use time::{Duration, OffsetDateTime};
 
-use crate::audit::{POSTGRES, SQLITE, dead_letter};
+use crate::audit::{days_ago, dead_letter};
 use crate::outbox::support::pipeline;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |dialect: &str, case: &str| format!("audits/{dialect}/{case}");
-    let filters = "filters_find_decisions_however_many_follow";
-    let whole = "an_export_is_whole_and_says_what_is_missing";
-    vec![
-        trial(name("postgres", filters), &[Backend::Postgres], |stage| async move {
-            found(&Database::<sqlx::Postgres>::migrated(&stage).await?, POSTGRES).await
-        }),
-        trial(name("sqlite", filters), &[Backend::Sqlite], |stage| async move {
-            found(&Database::<sqlx::Sqlite>::migrated(&stage).await?, SQLITE).await
-        }),
-        trial(name("postgres", whole), &[Backend::Postgres], |stage| async move {
-            exported(&Database::<sqlx::Postgres>::migrated(&stage).await?, POSTGRES).await
-        }),
-        trial(name("sqlite", whole), &[Backend::Sqlite], |stage| async move {
-            exported(&Database::<sqlx::Sqlite>::migrated(&stage).await?, SQLITE).await
-        }),
-    ]
+tests::cases! { "audits/{on}/{case}":
+    databases { filters_find_decisions_however_many_follow, an_export_is_whole_and_says_what_is_missing }
 }
 
 /// Rows that follow the decisions that the cases search: more than one read returns.
@@ -45,16 +28,13 @@ const FOLLOWING: usize = 1_200;
 /// one decision by ann about the topic `orders`, which no spreadsheet may run; two by bob, one for
 /// each message; two pauses by ann; a discarded dead letter of `orders` by eve, of today; a key by
 /// dan. Then many edits by cy, of today.
-async fn store<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect,
-{
+async fn store<DB: Dialect>(db: &Database<DB>) -> Outcome {
     for (topic, count) in [("orders", 3), ("bills", 1)] {
         for number in 0..count {
             db.append(topic, &format!("key-{number}"), "{}").await?;
         }
     }
-    let before = ago.replace("{days}", "2");
+    let before = days_ago::<DB>(2);
     let columns = "outbox_audit (actor, relay, id, message_id, action, note, selection, at)";
     let of_message = "FROM outbox_message AS m WHERE";
     db.execute(&format!(
@@ -148,12 +128,10 @@ fn some(text: &str) -> Option<String> {
 /// Goal: an operator finds a decision by its author, its action, its topic and its time, however
 /// many were taken since, as one line with its count; and learns which database did not answer.
 /// Oracle: the lines of each filter, and the errors.
-async fn found<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect,
-{
-    store(db, ago).await?;
-    let scene = Scene::open(db).await?;
+async fn filters_find_decisions_however_many_follow<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    store(&db).await?;
+    let scene = Scene::open(&db).await?;
     let all = AuditFilter::default;
     let by_ann = AuditFilter { actor: some("ann"), ..all() };
     assert_eq!(scene.shown(by_ann.clone()).await?, ["ann discard 3", "ann pause 0", "ann pause 0"]);
@@ -188,13 +166,11 @@ where
 /// Goal: an export has every decision once, also of an inbox that is configured twice, and names
 /// the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of both
 /// formats; the size of each part, which is bounded.
-async fn exported<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect,
-{
-    store(db, ago).await?;
+async fn an_export_is_whole_and_says_what_is_missing<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    store(&db).await?;
     let audit = async |format, is_each| {
-        let Scene { places, tables, operator } = Scene::open(db).await?;
+        let Scene { places, tables, operator } = Scene::open(&db).await?;
         let mut export =
             AuditExport::new(places, tables, &operator, AuditFilter::default(), is_each, format)?;
         let (mut file, mut largest) = (String::new(), 0);
@@ -219,7 +195,7 @@ where
         let last = csv.lines().last().unwrap_or_default();
         assert!(last.starts_with(",,missing,") && last.contains("gone: "), "{last}");
     }
-    let Scene { places, operator, .. } = Scene::open(db).await?;
+    let Scene { places, operator, .. } = Scene::open(&db).await?;
     let mut export =
         DeadExport::new(places, &operator, Filter::default(), vec![States::Closed], ExportFormat::Json)?;
     let mut file = String::new();

@@ -14,7 +14,7 @@ use inbox::{
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 
-cases! { "inbox/dead_letters":
+tests::cases! { "inbox/dead_letters/{on}/{case}":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,

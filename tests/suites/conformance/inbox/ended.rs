@@ -19,7 +19,7 @@ use crate::inbox::failures::{BATCHES, in_batches, until};
 use crate::inbox::held_keys::{Rejects, SOON, of, settled, signature};
 use crate::inbox::{consumer, message, message_of, scope};
 
-cases! { "inbox/ended":
+tests::cases! { "inbox/ended/{on}/{case}":
     every {
         what_is_staged_after_the_end_of_its_transaction_does_not_leave,
         a_handler_that_ends_its_transaction_is_given_up,

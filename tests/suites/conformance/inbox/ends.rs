@@ -21,7 +21,7 @@ use inbox::{
 use message::{Message, OrderingKey};
 use tokio::sync::watch;
 
-cases! { "inbox/ends":
+tests::cases! { "inbox/ends/{on}/{case}":
     every {
         a_message_that_ends_its_process_is_given_up_alone,
         a_message_in_chunks_that_ends_its_process_is_given_up_whole,

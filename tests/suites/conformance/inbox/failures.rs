@@ -23,7 +23,7 @@ use sqlx::Postgres;
 use sqlx::postgres::PgSslMode;
 use tests::{Counters, eventually};
 
-cases! { "inbox/failures":
+tests::cases! { "inbox/failures/{on}/{case}":
     every {
         handlers_that_hang_are_ended_and_dead_lettered,
         a_handler_that_blocks_its_thread_is_told,
@@ -42,9 +42,7 @@ cases! { "inbox/failures":
         a_session_that_became_read_only_is_not_lent_again_on_postgres,
         processes_carry_out_different_requests_at_once_on_postgres,
     }
-    on_postgres_at_night {
-        a_database_host_that_is_gone_stops_no_consumer_on_postgres,
-    }
+    night on_postgres { a_database_host_that_is_gone_stops_no_consumer_on_postgres }
 }
 
 pub(super) const BATCHES: [Option<NonZeroUsize>; 2] = [None, NonZeroUsize::new(4)];

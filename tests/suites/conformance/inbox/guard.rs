@@ -15,7 +15,7 @@ use inbox::{
 };
 use message::{Committed, Fault, Fingerprint, Message, Source};
 
-cases! { "inbox/guard":
+tests::cases! { "inbox/guard/{on}/{case}":
     every {
         racing_consumers_apply_once,
         a_waiting_consumer_takes_over_after_a_rollback,

@@ -22,7 +22,7 @@ use message::{ContentType, Delivery, DeliveryToken, EventType, Message, Ordering
 use migrations::{Dialect as Name, Template};
 use sqlx::Postgres;
 
-cases! { "inbox/held_redrives":
+tests::cases! { "inbox/held_redrives/{on}/{case}":
     every {
         a_held_message_waits_for_a_process_that_knows_its_kind,
         a_redrive_passes_no_earlier_dead_letter_where_keys_are_held,

@@ -22,7 +22,7 @@ use sqlx::postgres::PgPoolOptions;
 use tests::Outcome;
 use uuid::Uuid;
 
-cases! { "inbox/locks":
+tests::cases! { "inbox/locks/{on}/{case}":
     on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
         operators_lock_dead_letters_in_one_order_on_postgres,

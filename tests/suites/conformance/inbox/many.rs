@@ -15,7 +15,7 @@ use inbox::{
 };
 use uuid::Uuid;
 
-cases! { "inbox/many":
+tests::cases! { "inbox/many/{on}/{case}":
     every {
         letters_are_chosen_by_all_conditions_of_a_filter,
         many_requests_get_the_answers_of_single_ones,

@@ -7,19 +7,17 @@ use std::time::Duration;
 
 use super::broker::Broker;
 use super::database::{Database, TestDatabase};
+use super::message;
 use super::runner::{Effect, builder, start};
-use super::{each, message};
 use migrations::Dialect as Name;
 use sqlx::Postgres;
 
-cases! { "inbox/minutes":
+tests::cases! { "inbox/minutes/{on}/{case}":
     every {
         duplicates_are_told_by_the_tables,
         minutes_are_forgotten_after_a_day,
     }
-    postgres {
-        without_the_right_to_count_everything_else_goes_on_on_postgres,
-    }
+    on_postgres { without_the_right_to_count_everything_else_goes_on_on_postgres }
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -69,21 +67,18 @@ async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database
 
 /// Oracle: effects, maintenance and the other figures of a consumer whose role has no rights on the
 /// new table.
-async fn without_the_right_to_count_everything_else_goes_on_on_postgres() {
-    each::<Postgres>(async |database| {
-        let inbox = database.inbox().await;
-        let mut tx = database.admin.begin().await.unwrap();
-        let revoke = format!("REVOKE ALL ON inbox_minute FROM {}", tests::Role::Consumer.user());
-        Postgres::sql(&mut tx, revoke.leak()).await.unwrap();
-        tx.commit().await.unwrap();
-        let one = message("one");
-        let broker = Broker::new([one.clone(), one]);
-        let running = start(builder(&inbox, &broker, Effect::works()));
-        broker.drained().await;
-        running.stop().await;
-        inbox.maintain().await.unwrap();
-        let all = inbox.activity(HOUR).await.unwrap();
-        assert_eq!((all[0].applied, all[0].duplicate_rate()), (1, None), "{all:?}");
-    })
-    .await;
+async fn without_the_right_to_count_everything_else_goes_on_on_postgres(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut tx = database.admin.begin().await.unwrap();
+    let revoke = format!("REVOKE ALL ON inbox_minute FROM {}", tests::Role::Consumer.user());
+    Postgres::sql(&mut tx, revoke.leak()).await.unwrap();
+    tx.commit().await.unwrap();
+    let one = message("one");
+    let broker = Broker::new([one.clone(), one]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    inbox.maintain().await.unwrap();
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!((all[0].applied, all[0].duplicate_rate()), (1, None), "{all:?}");
 }

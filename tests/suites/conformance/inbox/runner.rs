@@ -20,7 +20,7 @@ use message::{Malformed, Message, MessageId, OrderingKey};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-cases! { "inbox/runner":
+tests::cases! { "inbox/runner/{on}/{case}":
     every {
         every_message_takes_effect_once_in_the_order_of_its_key,
         a_batch_takes_effect_once_and_its_culprit_is_found,
@@ -40,9 +40,7 @@ cases! { "inbox/runner":
         an_outage_counts_no_attempt,
         a_panic_of_the_handler_is_a_failure,
     }
-    on_postgres {
-        a_terminated_session_counts_no_attempt_on_postgres,
-    }
+    on_postgres { a_terminated_session_counts_no_attempt_on_postgres }
 }
 
 /// The result after the effect, by message and call.

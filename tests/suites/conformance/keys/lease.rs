@@ -13,7 +13,7 @@ const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 /// Maximum lease.
 const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
-key_cases! { "keys/lease":
+tests::cases! { "keys/lease/{on}/{case}":
     every {
         a_request_is_claimed_once_then_in_flight_then_replayed,
         another_request_under_the_key_is_a_conflict,
@@ -29,9 +29,7 @@ key_cases! { "keys/lease":
         every_scope_operation_and_key_is_its_own_request,
         an_expired_outcome_frees_the_key_and_fences_its_old_holder,
     }
-    postgres {
-        the_roles_isolation_level_does_not_matter,
-    }
+    on_postgres { the_roles_isolation_level_does_not_matter }
 }
 
 async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Database<DB>) {

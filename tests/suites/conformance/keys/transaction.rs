@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use inbox::CommitError;
 
-key_cases! { "keys/transaction":
+tests::cases! { "keys/transaction/{on}/{case}":
     every {
         racing_requests_take_effect_once,
         what_is_rolled_back_leaves_the_key_free,
@@ -15,7 +15,7 @@ key_cases! { "keys/transaction":
         a_lease_that_expired_is_taken_over_by_a_transaction,
         what_was_taken_over_and_refused_is_stored_as_refused,
     }
-    postgres {
+    on_postgres {
         a_key_that_a_transaction_holds_is_in_flight,
         what_has_ended_is_replayed_also_while_somebody_looks,
         a_swallowed_error_stores_nothing,

@@ -17,7 +17,7 @@ use outbox_log::{
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
-cases! { "outbox/checkpoint_store":
+tests::cases! { "outbox/checkpoint_store/{on}/{case}":
     every {
         a_held_lease_is_busy_and_an_expired_one_is_taken_over,
         a_fenced_holder_changes_nothing,

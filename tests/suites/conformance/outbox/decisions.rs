@@ -18,7 +18,7 @@ use crate::outbox::retention::{Relay, messages, open, parked, rows};
 use crate::outbox::searches::{places, told};
 use crate::outbox::support::{Database, TestDialect, granted, relay, source};
 
-cases! { "outbox/decisions":
+tests::cases! { "outbox/decisions/{on}/{case}":
     every {
         a_decision_counts_whatever_id_its_entry_had,
         an_edit_is_withdrawn_with_its_relay,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, relay, source};
 
-cases! { "outbox/desks":
+tests::cases! { "outbox/desks/{on}/{case}":
     every {
         a_filter_chooses_what_meets_all_its_conditions,
         slices_are_everything_once,

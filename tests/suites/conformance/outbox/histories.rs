@@ -16,7 +16,7 @@ use sqlx::{Postgres, Sqlite};
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
-cases! { "outbox/histories":
+tests::cases! { "outbox/histories/{on}/{case}":
     on_postgres {
         rows_after_a_truncate_that_restarted_the_sequence_are_read,
         rows_are_read_when_the_sequence_has_overtaken_the_cursor_again,

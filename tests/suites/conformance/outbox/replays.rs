@@ -16,7 +16,7 @@ use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
-cases! { "outbox/replays":
+tests::cases! { "outbox/replays/{on}/{case}":
     every {
         a_message_that_leaves_after_the_plan_is_not_sent,
         a_form_that_is_sent_again_after_another_one_replays_nothing,

@@ -22,7 +22,7 @@ use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
 use time::OffsetDateTime;
 
-cases! { "outbox/retention":
+tests::cases! { "outbox/retention/{on}/{case}":
     every {
         what_every_relay_has_passed_goes_and_nothing_else,
         a_relay_that_is_behind_is_named_and_can_be_forgotten,
@@ -46,12 +46,8 @@ cases! { "outbox/retention":
         a_server_that_no_longer_answers_ends_a_pass_in_time,
         a_time_after_which_no_segment_would_be_emptied_is_refused,
     }
-    on_sqlite {
-        an_exception_without_a_copy_keeps_its_row,
-    }
-    every_at_night {
-        a_month_of_scheduled_messages_keeps_no_segment,
-    }
+    on_sqlite { an_exception_without_a_copy_keeps_its_row }
+    night every { a_month_of_scheduled_messages_keeps_no_segment }
 }
 
 const AT_ONCE: Duration = Duration::ZERO;

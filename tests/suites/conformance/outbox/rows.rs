@@ -17,7 +17,7 @@ use outbox_log::{
 use sqlx::{Postgres, Sqlite};
 use tests::{Dialect as _, copies};
 
-cases! { "outbox/rows":
+tests::cases! { "outbox/rows/{on}/{case}":
     every {
         a_row_that_is_too_large_is_refused_by_its_lengths,
         what_is_too_large_stays_unread_where_it_is_parked,
@@ -25,9 +25,7 @@ cases! { "outbox/rows":
         headers_count_in_a_page_as_payloads_do,
         operators_see_rows_of_any_size,
     }
-    on_postgres {
-        headers_that_the_server_cannot_write_are_refused,
-    }
+    on_postgres { headers_that_the_server_cannot_write_are_refused }
     on_sqlite {
         bytes_that_are_no_utf8_in_a_text,
         an_id_that_a_row_brings_along_is_refused,

@@ -20,7 +20,7 @@ use tests::Backend;
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
 
-cases! { "outbox/searches":
+tests::cases! { "outbox/searches/{on}/{case}":
     every {
         a_search_lists_each_match_once_with_its_state_newest_first,
         a_header_is_compared_exactly,

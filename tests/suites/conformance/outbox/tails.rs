@@ -10,10 +10,8 @@ use outbox_log::{ExceptionChange, ExceptionState};
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
-cases! { "outbox/tails":
-    every {
-        what_one_look_returns_is_bounded_however_much_was_passed,
-    }
+tests::cases! { "outbox/tails/{on}/{case}":
+    every { what_one_look_returns_is_bounded_however_much_was_passed }
 }
 
 /// Returns everything that was passed, look by look.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outbox::support::{Database, granted, relay, source};
 
-cases! { "outbox/waits":
+tests::cases! { "outbox/waits/{on}/{case}":
     on_postgres {
         a_relay_with_one_session_leads_nowhere_and_keeps_nobody_out,
         a_session_that_locks_the_lease_is_named,

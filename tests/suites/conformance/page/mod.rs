@@ -8,39 +8,26 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use brokers::memory::Broker;
 use http_body_util::BodyExt as _;
-use libtest_mimic::Trial;
 use message::{Fault, FaultScope, MaxInFlightPerKey, SizeLimit, Topic};
 use outbox::{NewMessage, Outbox};
 use outbox_log::{Address, LogOptions};
 use outbox_toolkit::{Operator, OperatorRole, PageOptions, Relay, RelayPage};
-use sqlx::{Pool, Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use sqlx::Pool;
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use client::{Answer, Browser, PREFIX, application, options};
 
-/// Makes a trial of a case on each database.
-macro_rules! on_both {
-    ($($case:ident),* $(,)?) => { vec![$(
-        trial(concat!("page/postgres/", stringify!($case)), &[Backend::Postgres], |stage| async {
-            $case::<Postgres>(stage).await
-        }),
-        trial(concat!("page/sqlite/", stringify!($case)), &[Backend::Sqlite], |stage| async {
-            $case::<Sqlite>(stage).await
-        }),
-    )*] };
-}
-
-pub(crate) fn trials() -> Vec<Trial> {
-    on_both![
+tests::cases! { "page/{on}/{case}":
+    databases {
         everything_works_below_the_prefix,
         the_application_says_who_decides,
         only_forms_of_the_page_change_something,
         no_header_moves_the_page_or_gives_a_right,
         the_page_ends_with_its_relay_and_lives_without_it,
         a_dead_message_is_corrected_and_requeued,
-    ]
+    }
 }
 
 /// Every address that is read.

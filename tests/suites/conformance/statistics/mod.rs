@@ -8,10 +8,8 @@ mod operate;
 mod work;
 
 use inbox::{Inbox, InboxOptions};
-use libtest_mimic::Trial;
 use sqlx::Postgres;
-use tests::trial::at_night;
-use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, trial};
+use tests::{Cluster, Database, Failure, Outcome, Stage};
 
 /// Number of rows in each table.
 const ROWS: u32 = 1_000_000;
@@ -40,8 +38,8 @@ enum Statistics {
     SayFull,
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
-    at_night(vec![trial("statistics/postgres/no_call_depends_on_them", &cluster::NEEDS, depends_on_none)])
+tests::cases! { "statistics/{on}/{case}":
+    night postgres + xtask { no_call_depends_on_them = depends_on_none }
 }
 
 /// Goal: plans in a new database, or in one that was just emptied or filled, do not stop a service,
