@@ -3,27 +3,21 @@
 use std::time::Duration;
 
 use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions, OnExpired};
-use libtest_mimic::Trial;
 use message::Fingerprint;
 use serde_json::Value;
-use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::relay_on;
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = "an_operator_decides_about_stuck_keys";
-    vec![
-        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
-        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
-    ]
+tests::cases! { "{case}/{on}":
+    databases { an_operator_decides_about_stuck_keys }
 }
 
 const OPERATION: &str = "POST /charges";
 
 /// Goal: an operator finds the keys of a service that died, lets one run again and discards the
 /// other. Oracle: the program's list; the outcome of the next claims.
-async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+async fn an_operator_decides_about_stuck_keys<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
     for key in ["again", "never"] {

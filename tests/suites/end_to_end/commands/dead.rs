@@ -12,6 +12,16 @@ use tests::{Broker, Database, Dialect, Failure, Outcome, Stage};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    pairs {
+        dead_messages_are_edited_requeued_and_discarded,
+        a_wrong_selection_decides_about_nothing,
+        of_two_operators_one_wins_and_the_other_is_told,
+        a_relay_is_forgotten_with_its_dead_messages_when_asked,
+    }
+    postgres { many_messages_are_decided_about_in_few_sessions = many_are_decided_about_in_few_sessions }
+}
+
 const RELAY: &str = "orders";
 const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
 
@@ -63,7 +73,7 @@ impl<DB: Dialect> Scene<DB> {
 /// be looked up afterwards. Oracle: the records in the topic, read with a plain client; the lists;
 /// one audit record for each decision with who, what and why; exit code 3 while a message is dead,
 /// 0 afterwards.
-pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
+async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -148,7 +158,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
 /// Goal: when two operators decide about the same messages at once, one wins and the other learns
 /// of it. Oracle: each message has one decision in the audit; every other outcome names the faster
 /// operator, and the slower operator's command ends with 2.
-pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
+async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -187,7 +197,7 @@ fn outcomes(report: &Value) -> Vec<(&str, &str)> {
 
 /// Goal: a command with a contradictory or wrong selection decides about nothing. Oracle: for each
 /// command, exit code 2 and the error; everything is still dead, and no audit record was written.
-pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
+async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -228,7 +238,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
 /// Goal: a relay is not forgotten together with messages that may still be needed, unless the
 /// operator asks for that. Oracle: exit code 2 with their number and the remedy, and everything is
 /// still there; then no row of the relay is left.
-pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
+async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -260,7 +270,7 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
 /// Goal: a decision about a thousand messages opens few sessions and is one line of the audit. When
 /// one database is unreachable, the audit shows the other. Oracle: the server's count of sessions,
 /// standard error, and the audit.
-pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
+async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for insert in [
         "outbox_relay (relay, epoch, cursor) VALUES ('orders', 0, '{}')",
