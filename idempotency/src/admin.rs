@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use inbox::{Signature, StoreError};
 use message::{InvalidText, shield};
+use outbox::{Signature, StoreError};
 use uuid::Uuid;
 
 use crate::again::again;

@@ -3,8 +3,8 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use inbox::StoreError;
 use message::{jittered, shield};
+use outbox::StoreError;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::handle::{IdempotencyKeys, Inner};

@@ -5,11 +5,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use inbox::Signature;
 use message::token::Drift;
 use migrations::Identifier;
 use migrations::query::{Query, Row};
-use outbox::Bounded;
+use outbox::{Bounded, Signature};
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use inbox::Signature;
 use message::{InvalidText, shield};
 use migrations::SqlErrorKind;
+use outbox::Signature;
 use time::OffsetDateTime;
 
 use crate::dialect::Dialect;

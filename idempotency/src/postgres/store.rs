@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use inbox::Signature;
 use message::Fingerprint;
 use migrations::own_transaction::MARK;
 use migrations::query::{Query, Row};
 use migrations::{Identifier, Template};
-use outbox::Bounded;
+use outbox::{Bounded, Signature};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;

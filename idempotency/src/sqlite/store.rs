@@ -1,11 +1,10 @@
 //! The operations of idempotency keys that are specific to SQLite: changes of a key are decided
 //! here, because its transaction excludes all other writers.
 
-use inbox::Signature;
-use inbox::shared::ahead;
+use message::ahead;
 use migrations::query::{Query, Row, at_micros, micros};
 use migrations::{Backend as _, Identifier};
-use outbox::{Bounded, begin_on};
+use outbox::{Bounded, Signature, begin_on};
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use time::OffsetDateTime;

@@ -3,7 +3,7 @@
 //! A discard is carried out at once. A redrive needs the handler, which runs in the service. So the
 //! decision is a request, which a consumer of this name carries out within seconds.
 
-use message::InvalidText;
+pub use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -11,28 +11,6 @@ use super::reason::{Reason, Resolution};
 use super::record::DeadLetter;
 use crate::error::RedriveError;
 use crate::ids::DeadLetterId;
-
-/// Who decides, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature {
-    /// The person or program: 1 to 255 bytes.
-    pub actor: String,
-    /// The reason: 1 to 2,000 bytes.
-    pub note: String,
-    /// The filter that selected the dead letter, and how many it selected; `None` when unknown.
-    pub selection: Option<String>,
-}
-
-impl Signature {
-    /// Checks that the audit can store the signature.
-    ///
-    /// # Errors
-    /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
-    #[doc(hidden)]
-    pub fn check(&self) -> Result<(), InvalidText> {
-        message::check_signature(&self.actor, &self.note)
-    }
-}
 
 /// The choice of an operator about a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

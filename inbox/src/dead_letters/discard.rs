@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use message::ahead;
+
 use super::decision::{Action, Decision, Redriven, Signature};
 use super::reason::Resolution;
 use super::record::DeadLetter;
 use crate::comparison::compare;
-use crate::day::{Day, ahead};
+use crate::day::Day;
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
 use crate::ids::{ConsumerName, DeadLetterId};

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::outbox::clusters::migrate;
-use inbox::CommitError;
 use migrations::Line;
+use outbox::CommitError;
 use proxy::Pass;
 use sqlx::Connection as _;
 use tests::cluster::NEEDS;

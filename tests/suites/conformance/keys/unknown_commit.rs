@@ -1,9 +1,10 @@
 //! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the connection around
 //! COMMIT.
 
+use outbox::CommitError;
+
 use super::*;
 use crate::outbox::unknown_commit::{Cut, cut_pool_of};
-use inbox::CommitError;
 
 key_cases! { "keys/unknown_commit":
     every {}

@@ -23,7 +23,7 @@ const PAGES_A_ROW: i64 = 60;
 /// Maximum pages of hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
 /// Maximum pages of an operator's query that counts this many rows of each kind.
-const PAGES_OF_ACTIVITY: i64 = 3 * inbox::shared::ACTIVITY_COUNTED_MAX as i64;
+const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
 /// The SQL that fills the tables.
 const FILL: &str = include_str!("fill.sql");
