@@ -101,7 +101,7 @@ pub use id::{IdempotencyKey, KeyId, Operation};
 pub use maintenance::Maintained;
 pub use message::Tenant;
 pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
-pub use outbox::{CommitError, Signature, StoreError, UnknownCommit};
+pub use outbox::{AuditLine, CommitError, Signature, StoreError, UnknownCommit};
 pub use record::{Action, Decision, Ending, StuckKey};
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

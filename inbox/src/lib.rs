@@ -106,10 +106,10 @@ pub use chunks::{Gathered, Incomplete, Split};
 pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
 pub use dead_letters::{
-    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, Decision,
-    EVIDENCE_BYTES_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
-    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason,
-    RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Signature,
+    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, DecidedLetter,
+    Decision, EVIDENCE_BYTES_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
+    LETTERS_SURVEYED_MAX, LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided,
+    REQUESTED_MAX, Reason, RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Signature,
 };
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError, UnknownCommit};
@@ -122,6 +122,7 @@ pub use inbox::Inbox;
 pub use known::{Known, KnownState};
 pub use message::Backoff;
 pub use options::InboxOptions;
+pub use outbox::AuditLine;
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[cfg(feature = "testing")]

@@ -178,9 +178,8 @@ impl<DB: Dialect> Inbox<DB> {
         for _ in 0..SWEEPS_MAX {
             let batch = async {
                 let mut connection = self.acquire("give a connection").await?;
-                DB::purge_decisions(&mut connection, self.tables(), before, PURGED_MAX)
-                    .await
-                    .map_err(StoreError::during("purge old decisions"))
+                let purge = self.tables().audit.purge::<DB>(&mut connection, before, PURGED_MAX);
+                purge.await.map_err(StoreError::during("purge old decisions"))
             };
             match batch.await {
                 Ok(rows) => {

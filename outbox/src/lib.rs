@@ -15,7 +15,7 @@
 //! | `wake` | [`CommitNotify`]: wakes a relay in the same process after a commit |
 //! | `pool` | [`pool()`]: connection pools that are safe for transactions |
 //! | [`connect`] | turns a URL into connection options |
-//! | `audit` | [`Signature`]: who decides, and why |
+//! | `audit` | [`Signature`], [`AuditLine`]: who decided what, and why |
 //! | `store_error` | [`StoreError`]: a failed operation of an inbox, of idempotency keys or of sagas |
 //! | `begin` | begins a transaction for a caller that may go away |
 //! | `dialect` | [`Dialect`]: the database operations that producers need |
@@ -58,9 +58,9 @@ pub mod trace;
 mod transaction;
 mod wake;
 
-pub use audit::Signature;
 #[doc(hidden)]
-pub use audit::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN};
+pub use audit::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, Audit, read_action};
+pub use audit::{AuditLine, Signature};
 #[doc(hidden)]
 pub use begin::begin_on;
 #[doc(hidden)]

@@ -40,7 +40,7 @@ impl<DB: Dialect> InboxStore<DB> {
                     // follows several others.
                     Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
                         failures += u32::from(error.is_transient());
-                        let dead_letter = request.dead_letter;
+                        let dead_letter = request.subject.dead_letter;
                         let error = error_text(&error);
                         tracing::warn!(%dead_letter, error, "a requested redrive has to wait");
                     }

@@ -1,6 +1,7 @@
 //! Rows as records, the same for every database.
 
 use migrations::query::{RawText, Row};
+use outbox::Signature;
 use sqlx::error::UnexpectedNullError;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -8,8 +9,8 @@ use uuid::Uuid;
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
 use crate::admin::{
-    AuditRecord, ChosenEntry, CountedError, DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation,
-    ParkedContent, ParkedGroup, StandingCount,
+    AuditRecord, ChosenEntry, CountedError, DecidedEntry, DecisionRecord, EditRecord, FoundParked,
+    ListedEntry, Operation, ParkedContent, ParkedGroup, StandingCount,
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
@@ -87,10 +88,9 @@ pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::E
     Ok(Operation {
         number: row.get("seq")?,
         at: time(row, "at")?,
-        actor: row.get("actor")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        selection: row.get("selection")?,
-        note: row.get("note")?,
+        subject: (),
     })
 }
 
@@ -98,15 +98,15 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
     Ok(AuditRecord {
         number: row.get("seq")?,
         at: time(row, "at")?,
-        actor: row.get("actor")?,
-        id: EntryId(row.get("id")?),
-        message_id: row.get("message_id")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        note: row.get("note")?,
-        selection: row.get("selection")?,
-        digest_before: row.get("digest_before")?,
-        digest_after: row.get("digest_after")?,
-        error: row.get("error")?,
+        subject: DecidedEntry {
+            id: EntryId(row.get("id")?),
+            message_id: row.get("message_id")?,
+            digest_before: row.get("digest_before")?,
+            digest_after: row.get("digest_after")?,
+            error: row.get("error")?,
+        },
     })
 }
 
@@ -172,10 +172,8 @@ pub(crate) fn decision_record<DB: Dialect>(
     now: Vec<StandingCount>,
 ) -> Result<DecisionRecord, sqlx::Error> {
     Ok(DecisionRecord {
-        actor: row.get("actor")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        note: row.get("note")?,
-        selection: row.get("selection")?,
         count: count(row, "entries")?,
         first: time(row, "first")?,
         last: time(row, "last")?,

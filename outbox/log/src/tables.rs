@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use migrations::Statement;
 use migrations::query::Query;
+use outbox::Signature;
 use sqlx::{Connection as _, SqlSafeStr as _, SqlStr};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -120,23 +121,6 @@ pub(crate) use texts_of;
 pub(crate) struct Tables<DB> {
     texts: Texts,
     database: PhantomData<DB>,
-}
-
-/// The operator who does something, and the reason.
-#[derive(Debug, Clone, Copy)]
-pub struct Signature<'a> {
-    /// The name of the operator.
-    pub actor: &'a str,
-    /// The reason.
-    pub reason: &'a str,
-}
-
-/// An operation to be recorded.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Done<'a> {
-    pub(crate) action: &'a str,
-    pub(crate) selection: &'a str,
-    pub(crate) by: Signature<'a>,
 }
 
 impl<DB: Dialect> Tables<DB> {
@@ -305,11 +289,11 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         relay: &RelayName,
         scope: &PauseScope,
-        by: Signature<'_>,
+        by: &Signature,
     ) -> Result<bool, LogError> {
         let failed = || LogError::during("pause");
         let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
-        let change = of_scope::<DB>(&self.texts.pause, relay, scope).bind(by.actor).bind(by.reason);
+        let change = of_scope::<DB>(&self.texts.pause, relay, scope).bind(&by.actor).bind(&by.note);
         if change.run(&mut tx).await.map_err(failed())? == 0 {
             return Ok(false);
         }
@@ -319,8 +303,7 @@ impl<DB: Dialect> Tables<DB> {
             let row = counted.one(&mut tx).await.map_err(failed())?;
             check_pauses_len(scope, row.get("entries").map_err(failed())?)?;
         }
-        let done = Done { action: "pause", selection: &scope.to_string(), by };
-        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        self.note(&mut tx, relay, "pause", by).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         Ok(true)
     }
@@ -332,7 +315,7 @@ impl<DB: Dialect> Tables<DB> {
         relay: &RelayName,
         scope: &PauseScope,
         since: Option<OffsetDateTime>,
-        by: Signature<'_>,
+        by: &Signature,
     ) -> Result<bool, LogError> {
         let failed = || LogError::during("resume");
         let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
@@ -340,8 +323,7 @@ impl<DB: Dialect> Tables<DB> {
         if change.run(&mut tx).await.map_err(failed())? == 0 {
             return Ok(false);
         }
-        let done = Done { action: "resume", selection: &scope.to_string(), by };
-        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        self.note(&mut tx, relay, "resume", by).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         Ok(true)
     }
@@ -351,10 +333,10 @@ impl<DB: Dialect> Tables<DB> {
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
-        done: Done<'_>,
+        action: &str,
+        by: &Signature,
     ) -> Result<(), sqlx::Error> {
-        let query = Query::<DB>::new(&self.texts.note).bind(done.by.actor).bind(relay.as_str());
-        let query = query.bind(done.action).bind(done.selection).bind(done.by.reason);
+        let query = by.bind(Query::<DB>::new(&self.texts.note)).bind(action).bind(relay.as_str());
         query.run(connection).await.map(drop)
     }
 

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use idempotency::{
     Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
 };
-use inbox::StoreError;
 use message::error_text;
 use migrations::Identifier;
+use outbox::StoreError;
 use serde::Serialize;
 #[cfg(feature = "postgres")]
 use sqlx::Postgres;
@@ -127,21 +127,22 @@ pub async fn decide(
     Err(OperateError::new(OperateErrorKind::Conflict, format_args!("not stuck: {id}")).with_help(help))
 }
 
-/// Returns at most `limit` decisions, latest first. Cancel-safe.
+/// Returns at most `limit` decisions with numbers below `before`, latest first. Cancel-safe.
 ///
 /// # Errors
 /// Those of [`stuck`].
 pub async fn decisions(
     tables: &Tables,
     operator: &Operator,
+    before: i64,
     limit: NonZeroU32,
-) -> Result<Vec<DecidedLine>, OperateError> {
+) -> Result<Vec<Decision>, OperateError> {
     operator.permit(Role::Viewer, "read the audit of idempotency keys")?;
     let keys = Opened::of(tables).await?;
-    let decisions = on!(&keys, keys => keys.decisions(limit));
+    let decisions = on!(&keys, keys => keys.decisions_before(before, limit));
     let decisions = decisions.map_err(|error| failed(error).of_place(tables.location()));
     keys.close().await;
-    Ok(decisions?.into_iter().map(DecidedLine::of).collect())
+    decisions
 }
 
 impl Opened {
@@ -177,10 +178,17 @@ fn failed(error: StoreError) -> OperateError {
     OperateError::of_statement(error.fault(), &error)
 }
 
-impl DecidedLine {
-    fn of(Decision { at, actor, note, action, id }: Decision) -> Self {
-        let (scope, operation) = (id.tenant().to_string(), id.operation().to_string());
-        Self { at, actor, action: action.as_str(), scope, operation, key: id.key().to_string(), note }
+impl From<Decision> for DecidedLine {
+    fn from(Decision { at, signature, action, subject: id, .. }: Decision) -> Self {
+        Self {
+            at,
+            actor: signature.actor,
+            action: action.as_str(),
+            scope: id.tenant().to_string(),
+            operation: id.operation().to_string(),
+            key: id.key().to_string(),
+            note: signature.note,
+        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! Operators and their rights.
 
-use inbox::Signature;
 use message::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
-
+use outbox::Signature;
 use outbox_log::admin::WITHDRAWN_BY;
 
 use super::error::{OperateError, OperateErrorKind};
@@ -75,14 +74,14 @@ pub struct Signed {
     /// The author.
     pub operator: Operator,
     /// The reason.
-    pub reason: String,
+    pub note: String,
 }
 
 impl Signed {
-    /// Converts this to the form that inboxes, keys and sagas store, with the filter that chose
-    /// several messages.
+    /// Converts this to the form that audits store, with the filter that chose several messages or
+    /// the subject of another operation.
     pub(crate) fn signature(&self, selection: Option<String>) -> Signature {
-        Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
+        Signature { actor: self.operator.name.clone(), note: self.note.clone(), selection }
     }
 
     /// Checks that this operator may take a decision, and that it has an author and a reason that
@@ -93,7 +92,7 @@ impl Signed {
     pub fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;
         let parts =
-            [("who decides", &self.operator.name, TEXT_BYTES_MAX), ("why", &self.reason, NOTE_BYTES_MAX)];
+            [("who decides", &self.operator.name, TEXT_BYTES_MAX), ("why", &self.note, NOTE_BYTES_MAX)];
         for (what, text, bytes_max) in parts {
             let bytes = text.len();
             let problem = match () {
@@ -116,8 +115,8 @@ impl Signed {
 mod tests {
     use super::*;
 
-    fn signed(name: &str, role: Role, reason: &str) -> Signed {
-        Signed { operator: Operator::new(name, role), reason: reason.to_owned() }
+    fn signed(name: &str, role: Role, note: &str) -> Signed {
+        Signed { operator: Operator::new(name, role), note: note.to_owned() }
     }
 
     #[test]

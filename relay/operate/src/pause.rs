@@ -79,7 +79,7 @@ pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLin
 pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
     signed.check("pause")?;
     for place in outboxes(places)? {
-        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        let (actor, reason) = (signed.operator.name(), signed.note.as_str());
         if place.log.pause(&place.pipeline, scope, actor, reason).await.map_err(|e| about(place, e.into()))? {
             continue;
         }
@@ -112,7 +112,7 @@ pub async fn resume(
 ) -> Result<(), OperateError> {
     signed.check("resume")?;
     for place in outboxes(places)? {
-        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        let (actor, reason) = (signed.operator.name(), signed.note.as_str());
         if place
             .log
             .resume(&place.pipeline, scope, since, actor, reason)

@@ -86,14 +86,15 @@ impl SagaDatabase {
         on!(self, sagas => sagas.look(id)).map_err(failed)
     }
 
-    /// Returns the decisions, latest first. Cancel-safe.
+    /// Returns the decisions with numbers below `before`, latest first. Cancel-safe.
     pub async fn decisions(
         &self,
         operator: &Operator,
+        before: i64,
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
         operator.permit(Role::Viewer, "read the audit of sagas")?;
-        on!(self, sagas => sagas.decisions(limit)).map_err(failed)
+        on!(self, sagas => sagas.decisions_before(before, limit)).map_err(failed)
     }
 
     /// Retries a stuck saga, cancels a running one, or skips a step of a stuck one. With `seen`,

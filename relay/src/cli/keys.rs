@@ -80,7 +80,8 @@ impl Keys {
             Self::Release(decide) => decide.execute(Action::Release, "released", format).await,
             Self::Discard(decide) => decide.execute(Action::Discard, "discarded", format).await,
             Self::Audit(List { place, limit }) => {
-                let lines = keys::decisions(&place.goal()?, &viewer(), limit).await?;
+                let decisions = keys::decisions(&place.goal()?, &viewer(), i64::MAX, limit).await?;
+                let lines: Vec<DecidedLine> = decisions.into_iter().map(DecidedLine::from).collect();
                 format.print(&lines, |lines| audited(lines))?;
                 Ok(Exit::Success)
             }

@@ -180,9 +180,7 @@ where
         let Signature { actor, note, .. } = &signature;
         let decree = OperatorDecision {
             decision: Decision::Requeue,
-            actor: actor.clone(),
-            note: note.clone(),
-            selection: None,
+            signature: Signature::new(actor.clone(), note.clone()),
         };
         let letter = dead_letter(&inbox, "no").await?;
         let scope = PauseScope::Topic(String::from("orders"));
@@ -227,12 +225,8 @@ where
 
     let entry = |id| ChosenEntry { id: EntryId(id), message_id: String::from("none") };
     for count in [0, 1, DECIDED_MAX, DECIDED_MAX + 1, 100 * DECIDED_MAX] {
-        let decree = OperatorDecision {
-            decision: Decision::Discard,
-            actor: String::from("ann"),
-            note: String::from("a test"),
-            selection: None,
-        };
+        let decree =
+            OperatorDecision { decision: Decision::Discard, signature: Signature::new("ann", "a test") };
         let entries: Vec<_> = (1_i64..).map(entry).take(count).collect();
         match outbox.decide(&relay, &entries, decree).await {
             Ok(verdicts) => {

@@ -40,6 +40,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Rows that follow the decisions that the cases search: more than one read returns.
 const FOLLOWING: usize = 1_200;
+/// Decisions about keys: more than a list of decisions reads.
+const KEYS: usize = 10_000;
 
 /// Stores the decisions of several operators about messages of two topics, two days ago: three of
 /// one decision by ann about the topic `orders`, which no spreadsheet may run; two by bob, one for
@@ -219,6 +221,14 @@ where
         let last = csv.lines().last().unwrap_or_default();
         assert!(last.starts_with(",,missing,") && last.contains("gone: "), "{last}");
     }
+    db.execute(&format!(
+        "INSERT INTO idempotency_audit (actor, note, action, scope, operation, key) \
+         WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {KEYS}) \
+         SELECT 'dan', 'x', 'release', 't', 'POST /orders', 'k-' || n FROM n"
+    ))
+    .await?;
+    let csv = audit(ExportFormat::Csv, false).await?;
+    assert_eq!(csv.matches(",release,keys,").count(), KEYS + 1);
     let Scene { places, operator, .. } = Scene::open(db).await?;
     let mut export =
         DeadExport::new(places, &operator, Filter::default(), vec![States::Closed], ExportFormat::Json)?;

@@ -49,12 +49,7 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     for decision in
         [Decision::Edit { payload: Some(payload.into()), headers: None, replaces: None }, Decision::Requeue]
     {
-        let decree = OperatorDecision {
-            decision,
-            actor: String::from("test"),
-            note: String::from("shortened"),
-            selection: None,
-        };
+        let decree = OperatorDecision { decision, signature: outbox::Signature::new("test", "shortened") };
         let verdicts = admin.decide(&name, &[ChosenEntry::from(&dead[0])], decree).await?;
         assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     }

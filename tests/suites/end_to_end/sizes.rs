@@ -347,7 +347,7 @@ async fn dead(admin: &dyn LogAdmin, count: usize) -> Outcome {
 
 async fn decide(admin: &dyn LogAdmin, id: EntryId, decision: Decision) -> Outcome {
     let (actor, note) = (String::from("test"), String::from("a test"));
-    let decree = OperatorDecision { decision, actor, note, selection: None };
+    let decree = OperatorDecision { decision, signature: outbox::Signature::new(actor, note) };
     let name = RelayName::new(RELAY)?;
     let dead = admin.list(&name, ExceptionState::Dead, EntryId(id.0 - 1), 1).await?;
     let chosen = ChosenEntry::from(dead.first().ok_or("it is not dead")?);

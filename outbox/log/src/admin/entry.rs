@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outbox::AuditLine;
 use time::OffsetDateTime;
 
 use crate::EntryId;
@@ -38,25 +39,16 @@ pub struct ListedEntry {
     pub edited: bool,
 }
 
-/// A recorded decision.
+/// A decision about an entry, as the audit stores it: `requeue`, `discard` or `edit`.
+pub type AuditRecord = AuditLine<String, DecidedEntry>;
+
+/// The entry of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditRecord {
-    /// Its number; a later decision has a larger one.
-    pub number: i64,
-    /// When it was recorded.
-    pub at: OffsetDateTime,
-    /// The operator.
-    pub actor: String,
+pub struct DecidedEntry {
     /// The entry.
     pub id: EntryId,
     /// Its message id.
     pub message_id: String,
-    /// `requeue`, `discard` or `edit`.
-    pub action: String,
-    /// The reason.
-    pub note: String,
-    /// The filter that chose the entry, and how many it chose, if given.
-    pub selection: Option<String>,
     /// SHA-256 of payload and headers before an edit.
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.

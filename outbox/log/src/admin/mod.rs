@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
-//! | `entry` | [`ListedEntry`], [`AuditRecord`] |
+//! | `entry` | [`ListedEntry`], [`AuditRecord`], [`DecidedEntry`] |
 //! | `operation` | [`Operation`]: all other operations |
 //! | `content` | [`ParkedContent`], [`EditRecord`]: what an edit replaces, and what it replaced |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`Confirmed`], [`DecideError`] |
@@ -29,7 +29,7 @@ pub use content::{CONTENT_KEPT_BYTES_MAX, EditRecord, ParkedContent};
 pub use decision::{
     Action, ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY,
 };
-pub use entry::{AuditRecord, ListedEntry};
+pub use entry::{AuditRecord, DecidedEntry, ListedEntry};
 pub use operation::Operation;
 pub use parked::{
     DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter, ParkedGroup,

@@ -146,21 +146,19 @@ migrations::statements! {
         DELETE FROM outbox_pause WHERE relay = ?1 AND kind = ?2 AND name = ?3
             AND (?4 IS NULL OR paused_at = ?4)";
     note = "
-        INSERT INTO outbox_operation (actor, relay, action, selection, note)
+        INSERT INTO outbox_operation (actor, note, selection, action, relay)
         VALUES (?1, ?2, ?3, ?4, ?5)";
     /// ?3 before this sequence number.
     operations = "
-        SELECT seq, at, actor, action, selection, note FROM outbox_operation
+        SELECT seq, at, actor, note, selection, action FROM outbox_operation
         WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     /// ?3 before this sequence number.
     decisions = "
-        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id, digest_before, digest_after, error
         FROM outbox_audit WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     /// The decisions about a message: ?1 relay, ?2 message id, ?3 rows.
     decisions_of = "
-        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id, digest_before, digest_after, error
         FROM outbox_audit WHERE relay = ?1 AND message_id = ?2 ORDER BY seq DESC LIMIT ?3";
     /// The content of a parked entry, up to 64 KiB of each part: ?1 relay, ?2 id, ?3 message
     /// id. What was too large to be copied is read from the log.

@@ -105,8 +105,7 @@ pub struct AdoptPlan {
 /// error has the reason and a remedy.
 pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<AdoptPlan, OperateError> {
     operator.permit(Role::Viewer, "view tables")?;
-    let signed =
-        Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
+    let signed = Signed { operator: Operator::new("administrator", Role::Operator), note: "by hand".into() };
     let mut connection = old.connect().await?;
     let (facts, place) = if is_back {
         old.prepared_back(&mut connection).await?

@@ -93,7 +93,7 @@ mod tests {
             assert!(take(Part::Sagas(0), kind).is_err(), "{kind:?}");
         }
         for part in [Part::Messages(0), Part::Operations(0), Part::Letters(0)] {
-            assert!(take(part, denied).is_err(), "{part}");
+            assert!(take(part, denied).is_err(), "{part:?}");
         }
         assert!(take(Part::Keys(0), denied).is_ok() && take(Part::Sagas(0), denied).is_ok());
         assert_eq!(

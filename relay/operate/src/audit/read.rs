@@ -166,7 +166,7 @@ pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[Dea
         match decisions {
             Ok(decisions) => {
                 let is_here = |name: &str| place.consumer.as_ref().is_none_or(|it| it.as_str() == name);
-                let here = decisions.into_iter().filter(|decision| is_here(&decision.consumer));
+                let here = decisions.into_iter().filter(|decision| is_here(&decision.subject.consumer));
                 lines.extend(here.map(AuditLine::of_decision));
             }
             Err(error) => away.push(error),

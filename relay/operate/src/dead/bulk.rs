@@ -210,9 +210,7 @@ impl Run<'_> {
                 Change::Discard => Decision::Discard,
                 _ => Decision::Requeue,
             },
-            actor: self.bulk.signed.operator.name().to_owned(),
-            note: self.bulk.signed.reason.clone(),
-            selection: Some(self.report.selection.clone()),
+            signature: self.bulk.signed.signature(Some(self.report.selection.clone())),
         };
         let mut desk: Box<dyn Desk> = place.log.desk(&place.pipeline);
         let confirmed = Some(Confirmed { id: self.bulk.id, as_of: part.as_of() });

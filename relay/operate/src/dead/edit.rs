@@ -157,7 +157,7 @@ pub async fn edit(
     let of_place = |error: OperateError| error.about(&place.pipeline);
     let mut desk = place.log.desk(&place.pipeline);
     let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
-    if let Some(before) = before.filter(|before| before.actor == signed.operator.name()) {
+    if let Some(before) = before.filter(|before| before.signature.actor == signed.operator.name()) {
         return sent_before(place, &chosen, &before, &corrected).await.map_err(of_place);
     }
     let decree = OperatorDecision {
@@ -166,9 +166,7 @@ pub async fn edit(
             headers: corrected.headers,
             replaces: Some(seen.digest.clone()),
         },
-        actor: signed.operator.name().to_owned(),
-        note: signed.reason.clone(),
-        selection: Some(format!("id={}: 1 chosen", seen.id)),
+        signature: signed.signature(Some(format!("id={}: 1 chosen", seen.id))),
     };
     let confirmed = Confirmed { id: corrected.decision, as_of: seen.as_of };
     let done = desk.decide(std::slice::from_ref(&chosen), &decree, Some(confirmed)).await;
@@ -202,7 +200,8 @@ async fn sent_before(
     let message = Uuid::parse_str(&chosen.message_id).unwrap_or_default();
     let records = place.log.audit_of(&place.pipeline, message, LOOK_BACK).await?;
     let is_same = |record: &&AuditRecord| {
-        (record.action.as_str(), &record.actor, record.at) == ("edit", &before.actor, before.first)
+        (record.action.as_str(), &record.signature.actor, record.at)
+            == ("edit", &before.signature.actor, before.first)
     };
     if let Some(made) = records.iter().find(is_same)
         && let Some(kept) = place.log.edit(&place.pipeline, made.number).await?
@@ -336,7 +335,7 @@ mod tests {
     use crate::operator::{Operator, Role};
 
     fn signed(role: Role, reason: &str) -> Signed {
-        Signed { operator: Operator::new("eve", role), reason: reason.into() }
+        Signed { operator: Operator::new("eve", role), note: reason.into() }
     }
 
     fn seen() -> SeenContent {

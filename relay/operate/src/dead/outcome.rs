@@ -33,15 +33,18 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
     }
     if messages.is_empty() {
         let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
-        last = audit.into_iter().find(|record| id.is(&record.id.to_string(), &record.message_id));
+        last = audit
+            .into_iter()
+            .find(|record| id.is(&record.subject.id.to_string(), &record.subject.message_id));
     }
-    let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
+    let entry_of =
+        |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.subject.message_id);
     Ok(last.map(|record| told(&record, entry_of(&record))))
 }
 
 /// Describes a decision and the entry's current state.
 fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
-    let by = format!("by {} at {}", record.actor, seconds::text(record.at));
+    let by = format!("by {} at {}", record.signature.actor, seconds::text(record.at));
     let verb = match record.action.as_str() {
         "discard" => return format!("discarded {by}: it is not sent again"),
         "requeue" => "requeued",
@@ -63,6 +66,8 @@ fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use outbox::Signature;
+    use outbox_log::admin::DecidedEntry;
     use outbox_log::entries::{Labels, ParkedState};
     use time::OffsetDateTime;
 
@@ -72,15 +77,15 @@ mod tests {
         AuditRecord {
             number: 1,
             at: OffsetDateTime::UNIX_EPOCH,
-            actor: String::from("ann"),
-            id: EntryId(9),
-            message_id: String::from("m"),
+            signature: Signature { actor: String::from("ann"), note: String::new(), selection: None },
             action: action.to_owned(),
-            note: String::new(),
-            selection: None,
-            digest_before: None,
-            digest_after: None,
-            error: None,
+            subject: DecidedEntry {
+                id: EntryId(9),
+                message_id: String::from("m"),
+                digest_before: None,
+                digest_after: None,
+                error: None,
+            },
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use outbox::Signature;
 use outbox_log::ExceptionState;
 use outbox_log::admin::DecisionRecord;
 use serde::Serialize;
@@ -117,9 +118,7 @@ struct Sum {
 struct Share<'a> {
     source: DeadSource,
     owner: &'a str,
-    actor: &'a str,
-    note: &'a str,
-    selection: Option<&'a str>,
+    signature: &'a Signature,
     is_discard: bool,
     count: u64,
     first: OffsetDateTime,
@@ -131,9 +130,9 @@ impl Sum {
         let decision = self.decision.get_or_insert_with(|| Decision {
             id: self.id,
             action: if share.is_discard { "discard" } else { "requeue" },
-            actor: share.actor.to_owned(),
-            note: share.note.to_owned(),
-            selection: share.selection.map(str::to_owned),
+            actor: share.signature.actor.clone(),
+            note: share.signature.note.clone(),
+            selection: share.signature.selection.clone(),
             done: 0,
             first: share.first,
             last: share.last,
@@ -157,9 +156,7 @@ impl Sum {
         self.add(&Share {
             source: DeadSource::Outbox,
             owner,
-            actor: &record.actor,
-            note: &record.note,
-            selection: record.selection.as_deref(),
+            signature: &record.signature,
             is_discard,
             count: record.count,
             first: record.first,
@@ -176,9 +173,7 @@ impl Sum {
         self.add(&Share {
             source: DeadSource::Inbox,
             owner,
-            actor: &record.signature.actor,
-            note: &record.signature.note,
-            selection: record.signature.selection.as_deref(),
+            signature: &record.signature,
             is_discard: record.action == inbox::Action::Discard,
             count: record.count,
             first: record.first,
@@ -224,10 +219,12 @@ mod tests {
 
     fn record(now: Vec<StandingCount>) -> DecisionRecord {
         DecisionRecord {
-            actor: String::from("ann"),
+            signature: Signature {
+                actor: String::from("ann"),
+                note: String::from("prices are back"),
+                selection: Some(String::from("topic=orders: 2009 chosen")),
+            },
             action: String::from("requeue"),
-            note: String::from("prices are back"),
-            selection: Some(String::from("topic=orders: 2009 chosen")),
             count: 10,
             first: OffsetDateTime::UNIX_EPOCH,
             last: OffsetDateTime::UNIX_EPOCH + time::Duration::SECOND,

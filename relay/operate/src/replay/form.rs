@@ -34,7 +34,9 @@ pub(super) async fn begun(place: &OutboxPlace, form: Uuid) -> Result<usize, Oper
     loop {
         let read = place.log.operations_before(&place.pipeline, before, OPERATIONS).await;
         let operations = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
-        let is_of_form = |it: &&Operation| it.action == "replay" && it.selection.ends_with(&mark);
+        let is_of_form = |it: &&Operation| {
+            it.action == "replay" && it.signature.selection.as_ref().is_some_and(|it| it.ends_with(&mark))
+        };
         found += operations.iter().filter(is_of_form).count();
         match operations.last() {
             Some(last) if operations.len() == OPERATIONS as usize && last.at.unix_timestamp() >= since => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Message};
-use outbox_log::entries::{SelectedEntry, Signature, Standing};
+use outbox_log::entries::{SelectedEntry, Standing};
 use outbox_log::{EntryId, Pause};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -156,8 +156,8 @@ impl ReplayPlan {
         action: &str,
         selection: &str,
     ) -> Result<(), OperateError> {
-        let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
-        let noted = place.entries.note_operation(&place.pipeline, action, selection, by).await;
+        let by = signed.signature(Some(selection.to_owned()));
+        let noted = place.entries.note_operation(&place.pipeline, action, &by).await;
         noted.map_err(|error| OperateError::from(error).about(&place.pipeline))
     }
 

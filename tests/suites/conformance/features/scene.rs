@@ -480,7 +480,7 @@ impl<DB: Dialect> Scene<DB> {
     /// Sends all published messages again, as an operator does.
     async fn replay(&self) -> Outcome {
         let operator = Operator::new("ann", Role::Operator);
-        let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
+        let signed = Signed { operator: operator.clone(), note: String::from("a test") };
         for (name, _) in &self.admins {
             let url = &self.database.url;
             // The relays connect to the scene's own broker.
@@ -580,7 +580,7 @@ impl<DB: Dialect> Scene<DB> {
                 Decision::Requeue
             };
             let (actor, note) = (String::from("ann"), String::from("a test"));
-            let decree = OperatorDecision { decision, actor, note, selection: None };
+            let decree = OperatorDecision { decision, signature: Signature::new(actor, note) };
             let chosen: Vec<_> = dead.iter().map(ChosenEntry::from).collect();
             for verdict in admin.decide(name, &chosen, decree).await? {
                 verdict?;

@@ -130,7 +130,7 @@ async fn a_requested_redrive_that_ends_its_transaction_is_not_reported_as_applie
     let outcome = async || {
         let decisions = inbox.decisions(std::num::NonZeroU32::MIN).await.unwrap();
         assert_eq!(decisions[0].action, Action::Redrive);
-        decisions[0].outcome.clone()
+        decisions[0].subject.outcome.clone()
     };
     until("the request has an outcome", async || outcome().await.is_some()).await;
     let outcome = outcome().await.unwrap();

@@ -196,8 +196,8 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     assert_eq!(column(&db, "never", "decided_by").await, ["alice"]);
     let audit = operator.decisions(some).await.unwrap();
     let told: Vec<_> =
-        audit.iter().map(|it| (it.id.key().as_str(), it.action, &*it.actor, &*it.note)).collect();
-    let by_alice = |key, action| (key, action, "alice", "asked the bank");
+        audit.iter().map(|it| (it.subject.key().as_str(), it.action, it.signature.clone())).collect();
+    let by_alice = |key, action| (key, action, Signature::new("alice", "asked the bank"));
     assert_eq!(told, [by_alice("never", Action::Discard), by_alice("again", Action::Release)]);
     assert!(matches!(claim("never").await, Claimed::Discarded { .. }));
     let Claimed::Acquired(holder) = claim("again").await else { panic!() };

@@ -220,12 +220,7 @@ async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
     let payload = || Decision::Edit { payload: Some("new".into()), headers: None, replaces: None };
-    let decree = |decision| OperatorDecision {
-        decision,
-        actor: String::from("ops"),
-        note: String::from("a test"),
-        selection: None,
-    };
+    let decree = |decision| OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let seen = Decision::Edit { payload: Some("new".into()), headers: None, replaces: Some(String::new()) };
     let labels = Decision::Edit { payload: None, headers: Some(Headers::new()), replaces: None };
     for edit in [payload(), labels, seen] {

@@ -41,7 +41,7 @@ impl Scene {
         let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
         let places = Places::new().outbox(&pipeline).connected_to(connector);
         let operator = Operator::new("ann", Role::Operator);
-        Self { broker, places, signed: Signed { operator, reason: String::from("a test") } }
+        Self { broker, places, signed: Signed { operator, note: String::from("a test") } }
     }
 
     async fn plan(&self, filter: &ReplayFilter) -> ReplayPlan {

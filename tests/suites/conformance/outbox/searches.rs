@@ -76,12 +76,8 @@ async fn a_search_lists_each_match_once_with_its_state_newest_first<DB: TestDial
     let park = |n: usize| ExceptionChange::Park(parked(&passed[n], ExceptionState::Dead));
     main.pass(&[park(0), park(10)]).await;
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-    let decree = OperatorDecision {
-        decision: Decision::Discard,
-        actor: "ann".into(),
-        note: "a test".into(),
-        selection: None,
-    };
+    let decree =
+        OperatorDecision { decision: Decision::Discard, signature: outbox::Signature::new("ann", "a test") };
     let chosen = [ChosenEntry { id: passed[10].id, message_id: passed[10].message_id() }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
     main.pass(&[ExceptionChange::Resolve(passed[10].id)]).await;

@@ -74,11 +74,11 @@ impl PostgresLog {
             }
         }
         sqlx::query(&self.render(AUDIT))
-            .bind(&decree.actor)
+            .bind(&decree.signature.actor)
             .bind(relay.as_str())
             .bind(action.as_str())
-            .bind(&decree.note)
-            .bind(&decree.selection)
+            .bind(&decree.signature.note)
+            .bind(&decree.signature.selection)
             .bind(ids)
             .bind(accepted.iter().map(|entry| entry.message_id.as_str()).collect::<Vec<_>>())
             .bind(digests.0)

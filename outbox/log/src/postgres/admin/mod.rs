@@ -19,7 +19,6 @@ use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
-use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 use desk::PostgresDesk;
 #[cfg(feature = "testing")]
@@ -162,9 +161,8 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        let paused = async { self.tables.pause(&mut *self.admin().await?, relay, scope, by).await };
+        let by = scope.signed(actor, reason)?;
+        let paused = async { self.tables.pause(&mut *self.admin().await?, relay, scope, &by).await };
         within(self.options.call_timeout, paused).await
     }
 
@@ -176,9 +174,8 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        let resumed = async { self.tables.resume(&mut *self.admin().await?, relay, scope, since, by).await };
+        let by = scope.signed(actor, reason)?;
+        let resumed = async { self.tables.resume(&mut *self.admin().await?, relay, scope, since, &by).await };
         within(self.options.call_timeout, resumed).await
     }
 

@@ -14,7 +14,6 @@ use crate::admin::entry::{AuditRecord, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::sqlite::store::SqliteLog;
-use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 use desk::SqliteDesk;
 
@@ -115,9 +114,8 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        self.tables.pause(&mut self.connect().await?, relay, scope, by).await
+        let by = scope.signed(actor, reason)?;
+        self.tables.pause(&mut self.connect().await?, relay, scope, &by).await
     }
 
     async fn resume(
@@ -128,9 +126,8 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        self.tables.resume(&mut self.connect().await?, relay, scope, since, by).await
+        let by = scope.signed(actor, reason)?;
+        self.tables.resume(&mut self.connect().await?, relay, scope, since, &by).await
     }
 
     async fn operations_before(

@@ -117,7 +117,7 @@ pub(crate) async fn carry_out(
 ) -> Result<Redirect, Problem> {
     permit(&operator)?;
     let id: Uuid = form.need("decision")?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = Signed { operator, note: form.text("reason").to_owned() };
     // Work that has begun is completed even if the browser disconnects.
     shield(async move { Box::pin(begin(&app, &form, signed, id)).await }).await
 }

@@ -45,14 +45,14 @@ pub(crate) async fn ask(
     operator.permit(Role::Operator, "edit messages")?;
     form.check()?;
     let asked: MessageRef = form.need("id")?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = Signed { operator, note: form.text("reason").to_owned() };
     let _turn = app.turn().await?;
     let places = app.outboxes(form.text("pipeline"))?;
     let found = editable(&places, &signed, &asked).await;
     places.close().await;
     let found = found?;
     let title = format!("Edit message {}", found.seen.id);
-    Ok(Html(Frame::new(Tab::Messages, &title).page(&fields_of(&found, &signed.reason))))
+    Ok(Html(Frame::new(Tab::Messages, &title).page(&fields_of(&found, &signed.note))))
 }
 
 /// `POST /message/edit/decide`. Leads to the message.
@@ -63,7 +63,7 @@ pub(crate) async fn decide(
 ) -> Result<Response, Problem> {
     operator.permit(Role::Operator, "edit messages")?;
     form.check_except(&LONG)?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = Signed { operator, note: form.text("reason").to_owned() };
     signed.check("edit messages")?;
     // Work that has begun is completed even if the browser disconnects.
     shield(async move { Box::pin(carry_out(&app, &form, &signed)).await }).await
@@ -143,7 +143,7 @@ pub(crate) async fn changed(
     form.check()?;
     let number: i64 = form.need("number")?;
     let pipeline = form.exact("pipeline");
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = Signed { operator, note: form.text("reason").to_owned() };
     let _turn = app.turn().await?;
     let places = app.outboxes(pipeline)?;
     let found = edited(&places, &signed, pipeline, number).await;

@@ -138,7 +138,7 @@ pub(crate) async fn decide(
 ) -> Result<Html, Problem> {
     permit(&operator)?;
     let choice = Choice::read(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
     let consequence = choice.consequence();
     let decided = shield(async move {
         let _turn = app.turn().await?;

@@ -90,7 +90,7 @@ pub(crate) async fn payload(
     operator.permit(Role::Operator, "view payloads")?;
     form.check()?;
     let asked: MessageRef = form.need("id")?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
     let _turn = app.turn().await?;
     let places = app.with_inboxes(app.outboxes(form.text("pipeline"))?, "").await;
     let found = read_payload(&places, &signed, &asked).await;

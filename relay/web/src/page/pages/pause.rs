@@ -88,7 +88,7 @@ async fn change(
     // Checked first: without the right, the form does not matter.
     permit(&operator)?;
     let scope = scope(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
     let back = back(&form);
     let changed = shield(async move {
         let _turn = app.turn().await?;

@@ -144,7 +144,7 @@ pub(crate) async fn run(
 ) -> Result<Redirect, Problem> {
     permit(&operator)?;
     form.check()?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
     signed.check("replay messages")?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
     check_broker(pipeline)?;

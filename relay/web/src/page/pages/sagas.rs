@@ -120,7 +120,7 @@ pub(crate) async fn decide(
     operator.permit(Role::Operator, "decide about sagas")?;
     form.check()?;
     let id = id(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
     let back = with_query("/saga", &place(&form));
     let decided = shield(async move {
         let _turn = app.turn().await?;
