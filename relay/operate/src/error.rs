@@ -115,6 +115,15 @@ impl OperateError {
         self.help.as_deref()
     }
 
+    /// Creates an error for tables that were not opened. A database that did not answer is told
+    /// apart from one without such tables.
+    pub(crate) fn of_schema(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Database { .. } | MigrateError::Busy { .. } => error.into(),
+            error => Self::new(OperateErrorKind::NoTables, error),
+        }
+    }
+
     pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
         Self::new(kind_of(fault), message)
     }
@@ -207,7 +216,9 @@ impl From<RedriveError> for OperateError {
 mod tests {
     use std::borrow::Cow;
     use std::fmt;
+    use std::time::Duration;
 
+    use migrations::{Line, SchemaError};
     use sqlx::error::{DatabaseError, ErrorKind};
 
     use super::*;
@@ -247,6 +258,28 @@ mod tests {
 
         fn kind(&self) -> ErrorKind {
             ErrorKind::Other
+        }
+    }
+
+    /// Goal: tables are not called missing because the database did not answer while it was opened.
+    /// Oracle: the kinds of the errors of a check of the schema.
+    #[test]
+    fn an_outage_while_a_schema_is_checked_is_no_missing_table() {
+        let during = |error: sqlx::Error| MigrateError::Database {
+            what: String::from("read its versions"),
+            source: Box::new(error),
+        };
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        let busy = MigrateError::Busy { holder: String::from("a session"), waited: Duration::from_secs(1) };
+        for (error, kind) in [
+            (MigrateError::from(SchemaError::Missing { line: Line::Saga }), OperateErrorKind::NoTables),
+            (during(lost), OperateErrorKind::Unavailable),
+            (during(sqlx::Error::PoolTimedOut), OperateErrorKind::Unavailable),
+            (busy, OperateErrorKind::Unavailable),
+            (during(sqlx::Error::Database(Box::new(Answer("42501")))), OperateErrorKind::Refused),
+        ] {
+            let text = error.to_string();
+            assert_eq!(OperateError::of_schema(error).kind(), kind, "{text}");
         }
     }
 

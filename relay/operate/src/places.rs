@@ -81,7 +81,7 @@ impl InboxPlace {
     async fn open(inbox: &InboxConfig) -> Result<Self, OperateError> {
         let tables = inbox.tables()?;
         let location = tables.location();
-        let database = Arc::new(InboxDatabase::open(&tables, &location).await?);
+        let database = Arc::new(InboxDatabase::open(&tables).await?);
         Ok(Self {
             consumer: Some(inbox.consumer.clone()),
             scope: inbox.scope.clone(),
@@ -223,7 +223,7 @@ impl Places {
         let options = LogOptions::default().schema(schema).allow_plaintext(allow_plaintext);
         let tables = Tables::new(url.clone(), options);
         let location = tables.location();
-        match InboxDatabase::open(&tables, &location).await {
+        match InboxDatabase::open(&tables).await {
             Ok(database) => {
                 self.inboxes.push(InboxPlace {
                     consumer: None,

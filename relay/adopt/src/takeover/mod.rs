@@ -37,7 +37,7 @@ mod values;
 use std::time::{Duration, Instant};
 
 use migrations::{ForeignIdentifier, Line, Migrator};
-use operate::tables::{ConnectOptions, Tables};
+use operate::tables::{On, Tables};
 use operate::{OperateError, Operator, Role, Signed};
 use outbox_log::{LogError, RelayName, in_time};
 use serde::Serialize;
@@ -249,7 +249,7 @@ impl OldTable {
     }
 
     async fn connect(&self) -> Result<PgConnection, OperateError> {
-        let ConnectOptions::Postgres(options) = self.tables.connect_options("relay adopt")? else {
+        let On::Postgres(options) = self.tables.connect_options("relay adopt")? else {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
             return Err(OperateError::refused(text, "only tables in PostgreSQL can be adopted"));
         };

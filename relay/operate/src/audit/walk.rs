@@ -233,7 +233,7 @@ impl Walk {
     ) -> Result<Vec<AuditLine>, OperateError> {
         let tables = named.tables.as_ref().map_err(|error| unknown(named, error))?;
         let decided = keys::decisions(tables, audits.operator, TABLE_ROWS_MAX).await;
-        self.all(decided.map(|lines| lines.into_iter().map(AuditLine::of_key).collect()))
+        self.all(named, decided.map(|lines| lines.into_iter().map(AuditLine::of_key).collect()))
     }
 
     async fn sagas(
@@ -248,14 +248,18 @@ impl Walk {
             database.close().await;
             Ok(decisions?.into_iter().map(AuditLine::of_saga).collect())
         };
-        self.all(decided.await)
+        self.all(named, decided.await)
     }
 
     /// Ends the reading with all lines of a table.
-    fn all(&mut self, decided: Result<Vec<AuditLine>, OperateError>) -> Result<Vec<AuditLine>, OperateError> {
+    fn all(
+        &mut self,
+        named: &NamedTables,
+        decided: Result<Vec<AuditLine>, OperateError>,
+    ) -> Result<Vec<AuditLine>, OperateError> {
         let lines = match decided {
             Err(error) if error.kind() == OperateErrorKind::NoTables => Vec::new(),
-            decided => decided?,
+            decided => decided.map_err(|error| error.about(&named.name))?,
         };
         self.is_ended = true;
         self.is_cut = lines.len() >= TABLE_ROWS_MAX.get() as usize;
@@ -266,4 +270,46 @@ impl Walk {
 
 fn unknown(named: &NamedTables, error: &str) -> OperateError {
     OperateError::new(OperateErrorKind::Unavailable, error).about(&named.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_log::LogOptions;
+
+    use super::*;
+    use crate::operator::Role;
+    use crate::tables::Tables;
+
+    /// Goal: an error of the audits of keys and sagas names their database, and one that cannot be
+    /// opened does not read as one without such tables. Oracle: the errors for a file that does not
+    /// exist, and the lines of an empty one.
+    #[tokio::test]
+    async fn a_database_of_keys_and_sagas_that_cannot_be_opened_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str, mode: &str| {
+            let url = format!("sqlite:{}?mode={mode}", folder.path().join(name).display());
+            NamedTables {
+                name: format!("pipeline:{name}"),
+                tables: Ok(Tables::new(url.into(), LogOptions::default())),
+            }
+        };
+        let tables = [named("absent", "rw"), named("empty", "rwc")];
+        let operator = Operator::new("ann", Role::Viewer);
+        let audits = Audits {
+            places: &Places::new(),
+            tables: &tables,
+            operator: &operator,
+            filter: &AuditFilter::default(),
+        };
+        for part in audits.parts() {
+            let read = Walk::new(part, None, false).next(&audits).await;
+            match (part, read) {
+                (Part::Keys(0) | Part::Sagas(0), Err(error)) => {
+                    assert!(error.to_string().starts_with("pipeline:absent: "), "{error}");
+                }
+                (Part::Keys(1) | Part::Sagas(1), Ok(Some(lines))) => assert_eq!(lines, []),
+                (part, read) => panic!("{}: {read:?}", audits.owner(part)),
+            }
+        }
+    }
 }
