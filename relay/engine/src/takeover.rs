@@ -11,8 +11,8 @@ use outbox_log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, Q
 use tokio::time::Instant;
 
 use crate::blocks::Blocks;
-use crate::options::DeadPolicy;
 use crate::paused::Paused;
+use crate::settings::DeadPolicy;
 
 /// Maximum exceptions in one call, few enough to be quick compared with any lease.
 const PAGE: usize = 2_000;

@@ -7,7 +7,7 @@
 //! | `env` | environment variables laid over the tree |
 //! | `decode` | turns the tree into typed sections; errors have path and place |
 //! | `file` | the sections as written in the file |
-//! | `engine_section` | the section of the engine made into its settings |
+//! | `engine_section` | the section of the engine, and how it becomes its settings |
 //! | `check` | checks across sections |
 //! | `problems` | the problems that the checks find, each with its path |
 //! | `broker` | checks of the broker to which messages go |

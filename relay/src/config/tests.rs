@@ -1,5 +1,6 @@
 //! Whole configurations: what is read, what is refused, and how errors look.
 
+use engine::EngineOptions;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
 use operate::Broker;
 
@@ -260,6 +261,10 @@ fn every_setting_of_the_engine_is_explained_shown_and_documented() {
         assert!(setting.get("description").is_some(), "{name} has no comment in `EngineSection`");
         assert!(shown.get(name).is_some(), "`relay config show` leaves {name} out");
         assert!(page.contains(&format!("\n| `{name}` | ")), "docs/configuration.md leaves {name} out");
+    }
+    for (name, value) in EngineOptions::default().values() {
+        let rows = [format!("\n| `{name}` | `{value}`"), format!("\n| `{name}` | {value} ")];
+        assert!(rows.iter().any(|row| page.contains(row)), "docs/configuration.md: {name} is {value}");
     }
 }
 

@@ -4,7 +4,7 @@ use outbox_log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked};
 
 use super::Machine;
 use crate::event::Event;
-use crate::options::DeadPolicy;
+use crate::settings::DeadPolicy;
 
 /// A cursor and the changes to store with it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::memory::Broker;
-use engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
+use engine::{DeadPolicy, EngineOptions, Filter, Rule};
 use futures_util::future::BoxFuture;
 use idempotency::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
@@ -264,7 +264,9 @@ impl<DB: Dialect> Scene<DB> {
         let passes = self.row.is("after a dead message", "pass");
         let settings = move |settings: &mut EngineOptions| {
             settings.lease_ttl = Duration::from_secs(2);
-            settings.retry = RetryPolicy::default().backoff(SOON).attempts_max(2);
+            settings.retry_initial = SOON.first;
+            settings.retry_max = SOON.max;
+            settings.attempts_max = 2;
             settings.page_entries = 7;
             settings.checkpoint_interval = Duration::from_millis(20);
             settings.on_dead = if passes { DeadPolicy::Pass } else { DeadPolicy::Hold };

@@ -86,7 +86,7 @@ where
         let relay = Relay::builder(&pool)
             .name("shipping")
             .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
-            .settings(|settings| settings.retry.attempts_max = 1)
+            .settings(|settings| settings.attempts_max = 1)
             .build()?;
         let page = relay.page(options.inbox("billing", &pool, LogOptions::default()))?;
         let (stop, stopped) = oneshot::channel::<()>();
