@@ -31,6 +31,7 @@
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
+//! | `testing` (feature) | a broker that answers as a test says |
 //! | `wire_headers` | [`WireHeaders`]: bounds of the headers of a delivery |
 
 pub mod addresses;
@@ -56,6 +57,8 @@ mod shield;
 mod splitter;
 mod steady_clock;
 mod subscription;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod text;
 pub mod token;
 mod trace;

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use brokers::memory::Broker;
 use engine::{EngineOptions, Pipeline, Role};
-use message::{Connector, PublishError, Publisher, Receipts};
+use message::MaxInFlightPerKey;
 use outbox_log::{LogOptions, LogStore, admin};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
 use tokio::task::JoinHandle;
@@ -22,20 +22,6 @@ cases! { "outbox/waits":
         a_session_that_locks_the_lease_is_named,
         a_session_that_locks_a_segment_is_named,
         a_session_that_locks_a_row_is_named,
-    }
-}
-
-/// A broker that no relay reaches.
-struct Unused;
-
-#[async_trait]
-impl Connector for Unused {
-    fn destination(&self) -> &str {
-        "unused"
-    }
-
-    async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        unreachable!("the lease was not granted")
     }
 }
 
@@ -62,7 +48,7 @@ struct Waiting {
 impl Waiting {
     /// Runs a relay until it waits, for a reason with this part.
     async fn until_it_says(log: Arc<dyn LogStore>, part: &str) -> Self {
-        let connector: Arc<dyn Connector> = Arc::new(Unused);
+        let connector = Arc::new(Broker::new().connector(MaxInFlightPerKey::One));
         let pipeline = Pipeline::new(relay(), log, connector, EngineOptions::default());
         let (mut status, stop) = (pipeline.status(), CancellationToken::new());
         let running = tokio::spawn(pipeline.run(stop.clone()));

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use brokers::kafka::mock::Mock;
 use brokers::{kafka, rabbitmq, sqs};
 use engine::{EngineOptions, Pipeline};
+use harness::watched::Watched;
 use libtest_mimic::Trial;
 use message::{Connector, Source};
 use outbox::NewMessage;
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use gateway::Gateway;
-use tally::{Tallied, Tally};
+use tally::Tally;
 
 /// How long the relay waits before it considers a destination silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
@@ -195,8 +196,8 @@ async fn topics(broker: &dyn Broker) -> Result<(String, String), Failure> {
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();
-    let tally = Tally::default();
-    let connector = Tallied::new(silencer.connector()?, tally.clone());
+    let tally = Arc::new(Tally::default());
+    let connector = Watched::new(silencer.connector()?, Arc::clone(&tally));
     let store =
         outbox_log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
     let settings = EngineOptions::default().silent_after(SILENT_AFTER);
