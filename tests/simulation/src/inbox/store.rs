@@ -153,8 +153,7 @@ impl SimulatedInbox {
         match fault {
             Some(CommitFault::UnknownLost) => Err(unknown()),
             Some(CommitFault::Conflict) => {
-                let source = Some(Box::new(sqlx::Error::WorkerCrashed).into());
-                Err(CommitError::RolledBack { reason: "simulated", source })
+                Err(CommitError::RolledBack { reason: "simulated", source: Some(away("commit").into()) })
             }
             Some(CommitFault::UnknownApplied) => {
                 tx.apply(&mut state);
