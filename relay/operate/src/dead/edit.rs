@@ -230,41 +230,7 @@ fn has_made(corrected: &Corrected, kept: &EditRecord) -> bool {
     payload && headers
 }
 
-/// Returns what an edit found and left, by the number of the decision in the audit of a pipeline.
-/// The audit records operator and reason before the content is returned.
-///
-/// # Errors
-/// [`OperateError`] when the operator may not view payloads, gave no reason, or when the audit has
-/// no such edit.
-pub async fn edited(
-    places: &Places,
-    signed: &Signed,
-    pipeline: &str,
-    number: i64,
-) -> Result<EditRecord, OperateError> {
-    signed.check("view payloads")?;
-    let place = named(places, pipeline)?;
-    let of_place = |error: OperateError| error.about(&place.pipeline);
-    let found = place.log.edit(&place.pipeline, number).await.map_err(|error| of_place(error.into()))?;
-    let Some(found) = found else {
-        let text = format_args!("the audit has no edit {number}");
-        return Err(of_place(OperateError::refused(
-            text,
-            "retention may have removed it: show the message again",
-        )));
-    };
-    let entries = match Uuid::parse_str(&found.message_id) {
-        Ok(message) => place.entries.find(&place.pipeline, EntryRef::MessageId(message)).await,
-        Err(_) => Ok(Vec::new()),
-    };
-    let entries = entries.map_err(|error| of_place(error.into()))?;
-    let topic = entries.first().map_or("", |entry| entry.topic.as_str());
-    let looked_at = payload::looked_at(&format!("edit {number}"), topic);
-    payload::note(place, signed, &looked_at).await.map_err(of_place)?;
-    Ok(found)
-}
-
-fn named<'a>(places: &'a Places, pipeline: &str) -> Result<&'a OutboxPlace, OperateError> {
+pub(super) fn named<'a>(places: &'a Places, pipeline: &str) -> Result<&'a OutboxPlace, OperateError> {
     let found = places.outboxes.iter().find(|place| place.pipeline.as_str() == pipeline);
     found.ok_or_else(|| {
         OperateError::new(OperateErrorKind::Refused, format_args!("no pipeline is called {pipeline:?}"))
@@ -272,7 +238,7 @@ fn named<'a>(places: &'a Places, pipeline: &str) -> Result<&'a OutboxPlace, Oper
 }
 
 /// Finds a message that one outbox has.
-async fn one<'a>(
+pub(super) async fn one<'a>(
     places: &'a Places,
     asked: &MessageRef,
 ) -> Result<(&'a OutboxPlace, FoundEntry), OperateError> {
@@ -362,9 +328,8 @@ mod tests {
             let refused = [
                 editable(&places, &signed, &asked).await.err().unwrap(),
                 edit(&places, &signed, &seen(), corrected).await.err().unwrap(),
-                edited(&places, &signed, "orders", 1).await.err().unwrap(),
             ];
-            assert_eq!(refused.map(|error| error.kind()), [kind; 3]);
+            assert_eq!(refused.map(|error| error.kind()), [kind; 2]);
         }
     }
 

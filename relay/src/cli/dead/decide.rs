@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
-use operate::{Places, Signed};
+use operate::dead::{self, BulkReport, Change, DeadMessage, Filter, MessageRef, Report};
+use operate::replay::Moment;
+use operate::{Places, Signed, seconds};
+use time::{Duration, OffsetDateTime};
 
 use super::super::confirm::confirm;
 use super::super::exit::Exit;
@@ -90,6 +92,11 @@ pub struct Edit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
+    /// Only if the message has not changed after this time, "changed at" in `relay dead show`: an
+    /// edit that somebody made meanwhile is not overwritten.
+    #[arg(long, value_name = "TIME")]
+    unchanged_since: Option<Moment>,
+
     /// Show the message that would be edited, but change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -169,6 +176,7 @@ impl Edit {
         let report = async {
             let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
             is_dead = plan.messages.iter().all(|message| message.is_dead());
+            unchanged(&plan.messages, self.unchanged_since)?;
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }
@@ -191,6 +199,20 @@ impl Edit {
         }
         Ok(exit)
     }
+}
+
+/// Refuses messages that have changed after a time, which was shown to the second.
+fn unchanged(messages: &[DeadMessage], since: Option<Moment>) -> Result<(), Failure> {
+    let Some(since) = since.map(|since| since.at(OffsetDateTime::now_utc())) else { return Ok(()) };
+    let changed = |message: &&DeadMessage| message.changed_at >= since + Duration::SECOND;
+    let Some(message) = messages.iter().find(changed) else { return Ok(()) };
+    let at = seconds::text(message.changed_at);
+    let text = format_args!("message {} changed at {at}: nothing was edited", message.id);
+    Err(Failure::with_help(
+        Exit::Usage,
+        text,
+        "`relay dead show` shows it, `relay dead audit` who changed it",
+    ))
 }
 
 /// Prints the outcome of a decision; its first error ends the command.

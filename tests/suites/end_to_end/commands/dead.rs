@@ -94,6 +94,14 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let edited = edited.json()?;
     assert_eq!(outcomes(&edited), [(entry, "edited")], "{edited}");
     assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until you requeue it");
+    let late = ["edit", "--id", message, "--payload-file", file, "--unchanged-since", "2020-01-01T00:00:00Z"];
+    scene.dead(&[&late, &SIGNED[..]].concat()).await?.refused(2, &["changed at", "nothing was edited"])?;
+    let edits = scene.dead(&[&["edits", "--id", entry, "--output", "json"], &SIGNED[..]].concat()).await?;
+    let edits = edits.done()?.json()?;
+    assert_eq!(column(&edits, "actor"), ["ann"], "{edits}");
+    assert_eq!(edits[0]["after"]["payload"], r#"{"key":"a","seq":1}"#, "{edits}");
+    assert_eq!(edits[0]["after"]["headers"]["by"], "ann", "{edits}");
+    assert!(edits[0]["before"]["payload_bytes"].as_u64() > Some(100), "it was above the limit: {edits}");
     let requeued = scene.decide(&["requeue", "--id", entry]).await?;
     assert_eq!(outcomes(&requeued), [(entry, "requeued")], "{requeued}");
     assert_eq!(requeued["selection"], json!(format!("id={entry}: 1 chosen")));
