@@ -91,8 +91,8 @@ impl ReplayPlan {
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not replay, when a replay has begun by the same form,
-    /// or when the audit could not be written; then nothing was sent. Later errors are in the
-    /// report, with the messages sent so far.
+    /// or when the audit could not be written; then this call has sent nothing. Later errors are in
+    /// the report, with the messages sent so far.
     pub async fn carry_out(
         &self,
         places: &Places,
@@ -128,7 +128,9 @@ impl ReplayPlan {
     }
 
     /// Notes that the replay begins. Two processes may get one form at the same moment: each notes
-    /// it first, then refuses if it is not the only one. At worst neither replays.
+    /// it first, then refuses if it is not the only one. At most one replays: the one that counts
+    /// before the other one notes. The lower number could not decide it: numbers are given out
+    /// before they are committed.
     async fn note_begin(
         &self,
         place: &OutboxPlace,

@@ -9,7 +9,7 @@ use message::{MaxInFlightPerKey, Topic};
 use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, has_begun, plan};
 use operate::{OperateErrorKind, Operator, Places, Role, Signed};
 use outbox_log::{ExceptionChange, ExceptionState};
-use sqlx::Postgres;
+use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
 use uuid::Uuid;
 
 use crate::outbox::retention::{Relay, messages, parked};
@@ -24,6 +24,7 @@ cases! { "outbox/replays":
     on_postgres {
         of_two_rows_with_one_id_only_the_named_message_is_sent,
         no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id,
+        a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run,
     }
 }
 
@@ -142,4 +143,46 @@ async fn a_form_that_is_sent_again_after_another_one_replays_nothing<DB: TestDia
     let again = planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await;
     assert_eq!(again.unwrap_err().kind(), OperateErrorKind::Conflict);
     assert_eq!(scene.keys(), sent);
+}
+
+/// Goal: of two requests with one form, the one that notes it last does not claim that nothing was
+/// sent: the other one has counted before, and replays. Oracle: the broker's log, and the error. A
+/// trigger holds the note of one operator.
+async fn a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run(db: &Database<Postgres>) {
+    db.enqueue(messages(3)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    db.admin
+        .execute(
+            "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF NEW.actor = 'bob' THEN PERFORM pg_advisory_xact_lock(44); END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER waits BEFORE INSERT ON outbox_operation FOR EACH ROW \
+             EXECUTE FUNCTION wait_for_the_test()",
+        )
+        .await
+        .unwrap();
+    let mut gate = PgConnection::connect(&db.url).await.unwrap();
+    gate.execute("SELECT pg_advisory_lock(44)").await.unwrap();
+    let scene = Scene::of(db);
+    let bob = Signed { operator: Operator::new("bob", Role::Operator), reason: String::from("a test") };
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    let options = ReplayOptions::default().form(Some(Uuid::now_v7()));
+    let late = planned.carry_out(&scene.places, &bob, &options, |_| ());
+    let early = async {
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 44";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let report = planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await.unwrap();
+        gate.execute("SELECT pg_advisory_unlock(44)").await.unwrap();
+        report
+    };
+    let ended = tokio::join!(late, early);
+    assert_eq!((ended.1.published, scene.keys().len()), (3, 3), "one of them replays");
+    let error = ended.0.unwrap_err();
+    let text = format!("{error}; {}", error.help().unwrap());
+    assert_eq!(error.kind(), OperateErrorKind::Conflict);
+    assert!(text.contains("another request may be replaying"), "{text}");
+    assert!(text.contains("this request sent nothing") && text.contains("relay audit"), "{text}");
+    gate.close().await.unwrap();
 }

@@ -190,7 +190,10 @@ pub(crate) async fn run(
                 let progress = |published| told.count(published);
                 let report = Box::pin(planned.carry_out(&places, &signed, &options, progress)).await;
                 places.close().await;
-                report.map_err(|error| error.to_string())
+                report.map_err(|error| match error.help() {
+                    Some(help) => format!("{error}; {help}"),
+                    None => error.to_string(),
+                })
             })
         }
     };
