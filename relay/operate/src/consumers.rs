@@ -9,6 +9,7 @@ use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::places::Places;
 use super::status::{Count, Symptom, Wait};
+use super::turns::in_turns;
 
 /// One consumer.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,10 +68,11 @@ pub async fn consumers(
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
-    for place in &places.inboxes {
+    let looks = places.inboxes.iter().map(|place| place.database.activity(PERIOD)).collect();
+    for (place, activity) in places.inboxes.iter().zip(in_turns(looks).await) {
         let remembers_from = place.database.remembers_from();
         let location = place.location.clone();
-        match (place.database.activity(PERIOD).await, &place.consumer) {
+        match (activity, &place.consumer) {
             (Ok(all), Some(name)) => {
                 let activity = all.into_iter().find(|activity| activity.consumer == name.as_str());
                 lines.push(ConsumerLine { consumer: name.to_string(), location, activity, remembers_from });

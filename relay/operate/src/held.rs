@@ -11,8 +11,9 @@ use super::dead::DeadMessage;
 use super::error::OperateError;
 use super::message_state::MessageState;
 use super::operator::{Operator, Role};
-use super::places::Places;
+use super::places::{OutboxPlace, Places};
 use super::seconds;
+use super::turns::in_turns;
 
 /// Maximum number of messages examined for each state, in all outboxes together.
 const LOOKED_AT_MAX: u32 = 5_000;
@@ -64,9 +65,30 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     operator.permit(Role::Viewer, "view parked messages")?;
     let examined_max = share(places.outboxes.len());
     let mut held = Held { away: places.away.clone(), examined_max, ..Held::default() };
-    for (number, place) in places.outboxes.iter().enumerate() {
+    let looks = places.outboxes.iter().enumerate();
+    let looks = looks.map(|(number, place)| Waiting::of(number, place, examined_max)).collect();
+    for (place, waiting) in places.outboxes.iter().zip(in_turns(looks).await) {
+        held.more |= waiting.more;
+        held.away.extend(waiting.away);
+        held.keys.extend(by_key(place.pipeline.as_str(), waiting.messages));
+    }
+    held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
+    Ok(held)
+}
+
+/// The first waiting messages of an outbox.
+#[derive(Default)]
+struct Waiting {
+    messages: Vec<DeadMessage>,
+    more: bool,
+    /// The reason why a state and those after it are missing.
+    away: Option<OperateError>,
+}
+
+impl Waiting {
+    async fn of(number: usize, place: &OutboxPlace, examined_max: u32) -> Self {
         let name = place.pipeline.as_str();
-        let mut waiting = Vec::new();
+        let mut waiting = Self::default();
         for state in [ExceptionState::Dead, ExceptionState::Retrying, ExceptionState::Held] {
             let found = match state {
                 ExceptionState::Held => place.log.held(&place.pipeline, examined_max).await,
@@ -74,20 +96,20 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
             };
             match found {
                 Ok(page) => {
-                    held.more |= page.len() >= examined_max as usize;
+                    waiting.more |= page.len() >= examined_max as usize;
                     let messages = page.into_iter();
-                    waiting.extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
+                    waiting
+                        .messages
+                        .extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
                 }
                 Err(error) => {
-                    held.away.push(OperateError::from(error).about(name));
+                    waiting.away = Some(OperateError::from(error).about(name));
                     break;
                 }
             }
         }
-        held.keys.extend(by_key(name, waiting));
+        waiting
     }
-    held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
-    Ok(held)
 }
 
 /// Returns the number of messages to examine in each of a number of outboxes.

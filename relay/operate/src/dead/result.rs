@@ -12,8 +12,9 @@ use uuid::Uuid;
 use super::message::DeadSource;
 use crate::error::OperateError;
 use crate::operator::{Operator, Role};
-use crate::places::Places;
+use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
+use crate::turns::in_turns;
 
 /// A decision that was carried out, at least in part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -83,27 +84,33 @@ pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<
     operator.permit(Role::Viewer, "read the audit")?;
     let mut away = places.away.clone();
     let mut sum = Sum { id, decision: None, standing: BTreeMap::new() };
-    for place in &places.outboxes {
-        match place.log.desk(&place.pipeline).decision(id).await {
+    let looks = places.outboxes.iter().map(|place| of_outbox(place, id)).collect();
+    for (place, answer) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match answer {
             Ok(Some(record)) => sum.outbox(place.pipeline.as_str(), &record),
             Ok(None) => {}
-            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+            Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
     // Each tenant of a consumer can have its own place; the audit of a database knows only
     // consumers.
     let mut asked = HashSet::new();
-    for (_, place) in places.distinct_inboxes() {
-        if !asked.insert((&place.location, &place.consumer)) {
-            continue;
-        }
-        match place.database.decision(id, place.consumer.as_ref()).await {
+    let inboxes = places.distinct_inboxes().map(|(_, place)| place);
+    let inboxes: Vec<&InboxPlace> =
+        inboxes.filter(|place| asked.insert((&place.location, &place.consumer))).collect();
+    let looks = inboxes.iter().map(|place| place.database.decision(id, place.consumer.as_ref())).collect();
+    for (place, answer) in inboxes.iter().zip(in_turns(looks).await) {
+        match answer {
             Ok(Some(record)) => sum.inbox(&place.name(), &record),
             Ok(None) => {}
             Err(error) => away.push(error.about(place.name())),
         }
     }
     Ok(DecisionFound { decision: sum.done(), away })
+}
+
+async fn of_outbox(place: &OutboxPlace, id: Uuid) -> Result<Option<DecisionRecord>, OperateError> {
+    Ok(place.log.desk(&place.pipeline).decision(id).await?)
 }
 
 /// Adds up the places of a decision.
