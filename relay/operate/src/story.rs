@@ -592,6 +592,10 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
     let looks = places.outboxes.iter().map(|place| place.entries.extent(&place.pipeline)).collect();
     for (place, extent) in places.outboxes.iter().zip(in_turns(looks).await) {
         let Ok(extent) = extent else { continue };
+        if let Err(error) = extent.check_whole() {
+            let whose = format_args!("{asked} was not found, and {} is not whole", place.pipeline);
+            return OperateError::from(error).about(whose);
+        }
         let Some(expired) = extent.expired_through else { continue };
         let is_older = match (id.and_then(made_at), asked.place()) {
             (Some(made_at), _) => made_at <= expired,

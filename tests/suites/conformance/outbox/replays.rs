@@ -7,8 +7,10 @@ use std::sync::Arc;
 use brokers::memory::Broker;
 use message::{MaxInFlightPerKey, Topic};
 use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, has_begun, plan};
+use operate::story::story;
 use operate::{OperateErrorKind, Operator, Places, Role, Signed};
-use outbox_log::{ExceptionChange, ExceptionState};
+use outbox_log::read_only::ReadOnly;
+use outbox_log::{ExceptionChange, ExceptionState, reconcile};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
 use uuid::Uuid;
 
@@ -25,6 +27,7 @@ cases! { "outbox/replays":
         of_two_rows_with_one_id_only_the_named_message_is_sent,
         no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id,
         a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run,
+        a_log_without_a_segment_is_named_by_whoever_reads_all_of_it,
     }
 }
 
@@ -185,4 +188,35 @@ async fn a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run(db: &Da
     assert!(text.contains("another request may be replaying"), "{text}");
     assert!(text.contains("this request sent nothing") && text.contains("relay audit"), "{text}");
     gate.close().await.unwrap();
+}
+
+/// Goal: nothing that needs the whole log answers from seven of its eight segments: a replay would
+/// send too little, a comparison report phantoms, and a message of the segment was never there.
+/// Oracle: the errors name the segment, and none comes once it is attached.
+async fn a_log_without_a_segment_is_named_by_whoever_reads_all_of_it(db: &Database<Postgres>) {
+    db.enqueue(messages(3)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let scene = Scene::of(db);
+    let unknown = Uuid::now_v7().to_string().parse().unwrap();
+    let told = async || {
+        let ReadOnly::Postgres(connection) = ReadOnly::open(&db.url, true, "a test").await.unwrap() else {
+            panic!("not PostgreSQL")
+        };
+        let planned = plan(&scene.places, &scene.signed.operator, &ReplayFilter::default()).await;
+        let compared = reconcile::postgres(connection, None, &relay()).await;
+        let shown = story(&scene.places, &scene.signed.operator, &unknown).await;
+        [
+            planned.err().map(|error| error.to_string()),
+            compared.err().map(|error| error.to_string()),
+            shown.err().map(|error| error.to_string()),
+        ]
+    };
+    db.run("ALTER TABLE outbox_message DETACH PARTITION outbox_message_5").await;
+    for error in told().await.map(Option::unwrap) {
+        assert!(error.contains("is read without outbox_message_5"), "{error}");
+    }
+    db.run("ALTER TABLE outbox_message ATTACH PARTITION outbox_message_5 FOR VALUES IN (5)").await;
+    let [planned, compared, shown] = told().await;
+    assert_eq!((planned, compared), (None, None));
+    assert!(shown.is_some_and(|error| error.contains("in none of the searched outboxes")));
 }

@@ -139,7 +139,7 @@ impl PostgresLog {
             return error;
         }
         let questions = facts::Statements::new(self.options.schema.as_ref());
-        questions.server(connection).await.map_or_else(DecideError::from, |_| error)
+        questions.check_whole(connection).await.map_or_else(DecideError::from, |()| error)
     }
 
     /// Sets the due time of retrying entries; `None` means now.

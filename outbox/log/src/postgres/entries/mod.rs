@@ -87,6 +87,7 @@ impl PostgresLog {
                 oldest: oldest.zip(row.try_get("oldest_at")?),
                 newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
                 expired_through: row.try_get::<Option<Uuid>, _>("expired_through")?.and_then(made_at),
+                missing_segments: row.try_get("missing_segments")?,
             })
         };
         extent().map_err(failed())

@@ -85,6 +85,7 @@ impl LogEntries for SqliteLog {
                 oldest: oldest.zip(time("oldest_at")?),
                 newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
                 expired_through: expired.and_then(|id| Uuid::parse_str(&id).ok()).and_then(made_at),
+                missing_segments: None,
             })
         };
         extent().map_err(failed())

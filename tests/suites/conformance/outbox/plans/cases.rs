@@ -193,6 +193,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "facts.begin_run", "", 1, 0, s(""));
     add(Relay, "facts.unlogged", "", 1, 0, s(""));
     add(Relay, "facts.server", "", 1, 0, s(""));
+    add(Relay, "facts.missing", "", 1, 0, s(""));
     add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY},'{xmax}',{PARKED}"));
 
     add(Relay, "rebase.cursors", "", 1, 0, s(""));
