@@ -31,7 +31,7 @@ impl<DB: Dialect> InboxStore<DB> {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
             let requests = self.within("find requested redrives", look).await?;
             for request in &requests {
-                if Instant::now() >= ends_at || self.stopping.is_cancelled() {
+                if Instant::now() >= ends_at || self.draining.is_cancelled() {
                     return Ok(Some(after));
                 }
                 match self.carry_out(request).await {
