@@ -1,13 +1,14 @@
 //! The state of an entry after an operator's decision.
 
+use outbox_log::EntryId;
 use outbox_log::admin::AuditRecord;
 use outbox_log::entries::{EntryRef, FoundEntry};
-use outbox_log::{EntryId, ExceptionState};
 use uuid::Uuid;
 
 use super::decide::LOOK_BACK;
 use super::filter::MessageRef;
 use crate::error::OperateError;
+use crate::message_state::MessageState;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
@@ -35,12 +36,51 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
         let audit = place.log.audit(&place.pipeline, LOOK_BACK).await?;
         last = audit.into_iter().find(|record| id.is(&record.id.to_string(), &record.message_id));
     }
-    let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
-    Ok(last.map(|record| told(&record, entry_of(&record))))
+    let Some(record) = last else { return Ok(None) };
+    let entry = entries.iter().find(|entry| entry.message_id == record.message_id);
+    let state = match entry {
+        Some(entry) if record.action != "discard" => Some(state(place, entry).await?),
+        _ => None,
+    };
+    Ok(Some(told(&record, state)))
 }
 
-/// Describes a decision and the entry's current state.
-fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
+/// Returns the state of an entry. One that is neither parked nor discarded is published only by a
+/// cursor of this server, and only if the pipeline does not leave it to others.
+pub(super) async fn state(place: &OutboxPlace, entry: &FoundEntry) -> Result<MessageState, OperateError> {
+    if let Some(parked) = &entry.parked {
+        return Ok(parked.state.into());
+    }
+    if entry.is_discarded {
+        return Ok(MessageState::Discarded);
+    }
+    let extent = place.entries.extent(&place.pipeline).await?;
+    let is_left_out = place.leaves_out(&entry.topic, &entry.labels);
+    Ok(by_cursor(extent.is_of_this_server, is_left_out, entry.is_passed))
+}
+
+fn by_cursor(is_of_this_server: bool, is_left_out: bool, is_passed: bool) -> MessageState {
+    if !is_of_this_server {
+        return MessageState::Unknown;
+    }
+    if is_left_out {
+        return MessageState::LeftOut;
+    }
+    if is_passed { MessageState::Published } else { MessageState::Waiting }
+}
+
+/// Describes the state of an entry that is not parked.
+pub(super) fn described(state: MessageState) -> &'static str {
+    match state {
+        MessageState::Waiting => "the relay has not read it yet",
+        MessageState::LeftOut => "the pipeline's filter leaves it to others",
+        MessageState::Unknown => "unknown: the cursor belongs to another server's history",
+        other => other.as_str(),
+    }
+}
+
+/// Describes a decision and the entry's current state; `None` if its row no longer exists.
+fn told(record: &AuditRecord, state: Option<MessageState>) -> String {
     let by = format!("by {} at {}", record.actor, seconds::text(record.at));
     let verb = match record.action.as_str() {
         "discard" => return format!("discarded {by}: it is not sent again"),
@@ -48,22 +88,21 @@ fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
         "edit" => "edited",
         other => other,
     };
-    let now = match entry {
+    let now = match state {
         None => "its row is no longer in the outbox",
-        Some(entry) => match entry.parked.as_ref().map(|parked| parked.state) {
-            Some(ExceptionState::Dead) => "dead again",
-            Some(ExceptionState::Retrying) => "the relay retries it automatically",
-            Some(_) => "still parked: the relay publishes it automatically",
-            None if entry.is_passed => "published since",
-            None => "the relay has not read it yet",
-        },
+        Some(MessageState::Dead) => "dead again",
+        Some(MessageState::Retrying) => "the relay retries it automatically",
+        Some(MessageState::Held | MessageState::Scheduled) => {
+            "still parked: the relay publishes it automatically"
+        }
+        Some(MessageState::Published) => "published since",
+        Some(state) => described(state),
     };
     format!("{verb} {by}, {now}")
 }
 
 #[cfg(test)]
 mod tests {
-    use outbox_log::entries::{Labels, ParkedState};
     use time::OffsetDateTime;
 
     use super::*;
@@ -84,55 +123,28 @@ mod tests {
         }
     }
 
-    fn entry(state: Option<ExceptionState>) -> FoundEntry {
-        let at = OffsetDateTime::UNIX_EPOCH;
-        FoundEntry {
-            id: EntryId(9),
-            message_id: String::from("m"),
-            topic: String::from("orders"),
-            key: None,
-            labels: Labels::default(),
-            content_type: None,
-            traceparent: None,
-            payload_bytes: None,
-            enqueued_at: None,
-            transaction: None,
-            deliver_at: None,
-            is_in_log: true,
-            is_passed: true,
-            is_discarded: false,
-            discarded_error: None,
-            is_edited: false,
-            parked: state.map(|state| ParkedState {
-                state,
-                attempts: 1,
-                due_at: None,
-                fault: None,
-                error: None,
-                earlier_errors: Vec::new(),
-                since: at,
-                changed_at: at,
-                is_edited: false,
-                behind: None,
-            }),
-        }
-    }
-
     #[test]
     fn only_what_was_published_is_said_to_be() {
+        use MessageState::{Dead, LeftOut, Published, Retrying, Scheduled, Unknown, Waiting};
         let cases = [
-            ("discard", Some(entry(None)), "discarded by ann", "not sent again"),
+            ("discard", Some(Published), "discarded by ann", "not sent again"),
             ("discard", None, "discarded by ann", "not sent again"),
-            ("requeue", Some(entry(None)), "requeued by ann", "published since"),
-            ("requeue", Some(entry(Some(ExceptionState::Dead))), "requeued by ann", "dead again"),
-            ("requeue", Some(entry(Some(ExceptionState::Retrying))), "requeued by ann", "automatically"),
-            ("requeue", Some(FoundEntry { is_passed: false, ..entry(None) }), "requeued", "not read it yet"),
+            ("requeue", Some(Published), "requeued by ann", "published since"),
+            ("requeue", Some(Dead), "requeued by ann", "dead again"),
+            ("requeue", Some(Retrying), "requeued by ann", "automatically"),
+            ("requeue", Some(Scheduled), "requeued by ann", "automatically"),
+            ("requeue", Some(Waiting), "requeued by ann", "not read it yet"),
+            ("requeue", Some(LeftOut), "requeued by ann", "leaves it to others"),
+            ("requeue", Some(Unknown), "requeued by ann", "another server's history"),
             ("requeue", None, "requeued by ann", "no longer in the outbox"),
-            ("edit", Some(entry(Some(ExceptionState::Dead))), "edited by ann", "dead again"),
+            ("edit", Some(Dead), "edited by ann", "dead again"),
         ];
-        for (action, entry, by, now) in cases {
-            let told = told(&record(action), entry.as_ref());
+        for (action, state, by, now) in cases {
+            let told = told(&record(action), state);
             assert!(told.starts_with(by) && told.contains(now), "{action}: {told}");
         }
+        assert_eq!([true, false].map(|passed| by_cursor(true, false, passed)), [Published, Waiting]);
+        assert_eq!([true, false].map(|passed| by_cursor(true, true, passed)), [LeftOut; 2]);
+        assert_eq!([true, false].map(|left_out| by_cursor(false, left_out, true)), [Unknown; 2]);
     }
 }
