@@ -103,6 +103,7 @@ fn add(count: &mut NavCount, stuck: Result<usize, OperateError>) {
     match stuck {
         Ok(number) => count.add(Some(number as u64), number >= COUNTED_MAX.get() as usize),
         Err(error) if error.kind() == OperateErrorKind::NoTables => {}
+        Err(error) if error.kind() == OperateErrorKind::NotGranted => count.is_denied = true,
         Err(_) => count.add(None, false),
     }
 }
@@ -118,4 +119,26 @@ async fn stuck_sagas(tables: &Tables, viewer: &Operator) -> Result<usize, Operat
     let found = database.list(viewer, &wanted).await;
     database.close().await;
     Ok(found?.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a database whose user may not read keys and sagas, as with the standard roles, is not
+    /// counted as one that does not answer. Oracle: the counts after each error.
+    #[test]
+    fn a_missing_right_is_no_outage() {
+        let counted = |kind| {
+            let mut count = NavCount::default();
+            add(&mut count, Err(OperateError::new(kind, "permission denied for table saga")));
+            count
+        };
+        let denied = counted(OperateErrorKind::NotGranted);
+        assert_eq!((denied.is_denied, denied.is_partial), (true, false));
+        assert_eq!(counted(OperateErrorKind::NoTables), NavCount::default());
+        for kind in [OperateErrorKind::Unavailable, OperateErrorKind::Refused] {
+            assert!(counted(kind).is_partial, "{kind:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use maud::{DOCTYPE, Markup, html};
+use operate::audit::OBSERVER_GRANT;
 use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
@@ -167,7 +168,9 @@ impl<'a> Frame<'a> {
                 @for (tab, path, name) in TABS {
                     a id={ "to-" (path.trim_start_matches('/')) } href=(to(path)) aria-current=[(tab == self.tab).then_some("page")] {
                         (name)
-                        @if let Some((kind, text)) = nav.of(tab) { " " span class={ "count " (kind) } { (text) } }
+                        @if let Some(badge) = nav.of(tab) {
+                            " " span class={ "count " (badge.kind) } title=[badge.title] { (badge.text) }
+                        }
                     }
                 }
             }
@@ -176,8 +179,8 @@ impl<'a> Frame<'a> {
 }
 
 impl Nav {
-    /// Returns the count of a tab and its colour, if there is something to count.
-    fn of(self, tab: Tab) -> Option<(&'static str, String)> {
+    /// Returns the badge of a tab, if there is something to count.
+    fn of(self, tab: Tab) -> Option<Badge> {
         let (kind, count) = match tab {
             Tab::Dead => ("bad", self.dead),
             Tab::Held => ("warn", self.held),
@@ -185,8 +188,22 @@ impl Nav {
             Tab::Sagas => ("warn", self.sagas),
             _ => return None,
         };
-        Some((kind, count.text()?))
+        let title = count.is_denied.then(|| denied("the database user may not read all of them"));
+        Some(Badge { kind, text: count.text()?, title })
     }
+}
+
+/// The count of a tab.
+struct Badge {
+    /// Its colour.
+    kind: &'static str,
+    text: String,
+    title: Option<String>,
+}
+
+/// Adds the grant that the database user lacks to the refusal to read keys or sagas.
+pub(crate) fn denied(refusal: &str) -> String {
+    format!("{refusal}; to see them: {OBSERVER_GRANT}")
 }
 
 /// Renders the form that finds a message by an id, or messages by an ordering key.

@@ -19,7 +19,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, signature};
+use super::super::layout::{Frame, Tab, cell, count, denied, form_token, may_decide, signature};
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, ASKED_MAX};
 
@@ -51,6 +51,9 @@ pub(crate) async fn show(
                 @match lines {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
                         p class="empty" { "No idempotency key tables here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) if error.kind() == OperateErrorKind::NotGranted => {
+                        p class="faint" { (cell(&denied(&error.to_string()))) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(lines) if lines.is_empty() => p class="empty" { "No keys are stuck." },

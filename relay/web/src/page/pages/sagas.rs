@@ -20,7 +20,7 @@ use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, cell, count, form_token, may_decide, maybe, maybe_since, signature, since,
+    Frame, Tab, badge, cell, count, denied, form_token, may_decide, maybe, maybe_since, signature, since,
 };
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, ASKED_MAX};
@@ -63,6 +63,9 @@ pub(crate) async fn show_all(
                 @match sagas {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
                         p class="empty" { "No saga tables here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) if error.kind() == OperateErrorKind::NotGranted => {
+                        p class="faint" { (cell(&denied(&error.to_string()))) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(sagas) if sagas.is_empty() => p class="empty" { "No sagas." },
