@@ -10,6 +10,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::relay_on;
 use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use uuid::Uuid;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let name = "an_operator_decides_about_stuck_keys";
@@ -41,9 +42,13 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     assert!(matches!(claim(&keys, "again").await?, Claimed::Stuck { .. }), "nobody runs it meanwhile");
 
     for (verb, key, word) in [("release", "again", "released"), ("discard", "never", "discarded")] {
-        let (code, told) = decide(&database.url, verb, key).await?;
+        let line = listed.iter().find(|line| line["key"] == key).ok_or("the list lacks it")?;
+        let holder = line["holder"].as_str().ok_or("the list has no holder")?;
+        let (code, told) = decide(&database.url, verb, key, &Uuid::nil().to_string()).await?;
+        assert!(code == Some(2) && told.contains("not stuck"), "of another holder: {told}");
+        let (code, told) = decide(&database.url, verb, key, holder).await?;
         assert!(code == Some(0) && told.contains(word), "{told}");
-        let (code, told) = decide(&database.url, verb, key).await?;
+        let (code, told) = decide(&database.url, verb, key, holder).await?;
         assert!(code == Some(2) && told.contains("not stuck"), "decided twice: {told}");
     }
     let Claimed::Acquired(again) = claim(&keys, "again").await? else { return Err("not released".into()) };
@@ -75,7 +80,7 @@ async fn json(url: &str, list: &str) -> Result<Vec<Value>, Failure> {
 }
 
 /// Decides about a key. Returns the exit code and the whole output.
-async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String), Failure> {
+async fn decide(url: &str, verb: &str, key: &str, holder: &str) -> Result<(Option<i32>, String), Failure> {
     let which = [
         "--scope",
         "tenant-1",
@@ -83,6 +88,8 @@ async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String
         OPERATION,
         "--key",
         key,
+        "--holder",
+        holder,
         "--actor",
         "alice",
         "--note",
