@@ -236,6 +236,9 @@ impl Worker {
                         serve(producer);
                         std::thread::sleep(PAUSE_MAX);
                     }
+                    Err(KafkaError::MessageProduction(Code::QueueFull)) => {
+                        return Err(Some(self.no_room(producer, batch.len())));
+                    }
                     Err(error) => return Err(Some(unusable(producer, &error))),
                 }
             }
@@ -245,6 +248,30 @@ impl Worker {
             self.pace.quick(self.singles.is_some(), batch.len());
         }
         Ok(())
+    }
+
+    /// Returns the error of a batch for which the client's queue had no room in time. The topics of
+    /// its messages are not at fault: some messages were never handed over. A cluster that accepted
+    /// nothing at all is silent, and smaller batches would not help.
+    fn no_room(&self, producer: &BaseProducer<Deliveries>, all: usize) -> PublishError {
+        let arrived = all.saturating_sub(producer.context().left());
+        if arrived > 0 {
+            self.pace.slow(self.singles.is_some(), arrived);
+            return PublishError::session_lost(self.describe_slow(arrived, all));
+        }
+        PublishError::session_lost(format!(
+            "kafka accepted none of {all} messages of a transaction within {:?}, and kafka.queue_bytes_max has no \
+             room for the rest of them",
+            self.patience
+        ))
+    }
+
+    /// Describes a batch of `all` messages that the cluster did not accept in time.
+    fn describe_slow(&self, arrived: usize, all: usize) -> String {
+        format!(
+            "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
+            self.patience
+        )
     }
 
     fn open(&mut self) -> Result<(), Option<PublishError>> {
@@ -281,11 +308,7 @@ impl Worker {
         let is_heard = arrived > 0 && !is_slow;
         if is_silence && is_slow {
             self.pace.slow(self.singles.is_some(), arrived);
-            let all = batch.len();
-            reason = Some(format!(
-                "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
-                self.patience
-            ));
+            reason = Some(self.describe_slow(arrived, batch.len()));
         }
         let mut silent = HashMap::new();
         for (place, (outcome, submission)) in outcomes.into_iter().zip(batch).enumerate() {
