@@ -164,6 +164,11 @@ fn what_is_wrong_is_shown_with_its_place() {
             "k1",
             "relay.toml:8:21: pipeline[0].kafka.bootstrap_servers: \"k1\" is not of the form",
         ),
+        (
+            "8MiB",
+            "129MiB",
+            "pipeline[0].kafka.queue_bytes_max: 268435456 is less than 270532608, twice the window of 129MiB;",
+        ),
         ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
         (

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use message::units::ShownSize;
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
 use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
@@ -14,6 +15,7 @@ use super::intake::parked_entry;
 use super::{Machine, SessionEnd};
 use crate::amount::Amount;
 use crate::awaited::{Awaited, Unanswered};
+use crate::bounds::InvalidSetting;
 use crate::event::Event;
 use crate::options::EngineOptions;
 use crate::silence::{Stall, Submitted};
@@ -37,6 +39,27 @@ pub(super) struct Silent {
     pub(super) postponed: HashMap<EntryId, Parked>,
     /// How many entries are held for a topic that was only guessed to be silent.
     pub(super) held_on_a_guess: usize,
+}
+
+impl EngineOptions {
+    /// Checks that a broker's client has room for all messages that the engine hands over without
+    /// an answer: twice the window. With less room, messages of a silent destination would fill the
+    /// client, and those of others would wait behind them. `setting` names the client's maximum,
+    /// which is `bytes`.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] with the value and the minimum.
+    pub fn check_room(&self, setting: &'static str, bytes: usize) -> Result<(), InvalidSetting> {
+        let min = self.window_bytes.saturating_mul(PUBLISHER_WINDOWS_MAX);
+        if bytes >= min {
+            return Ok(());
+        }
+        let window = ShownSize(self.window_bytes);
+        let problem = format!(
+            "{bytes} is less than {min}, twice the window of {window}; raise it to that, or make the window smaller"
+        );
+        Err(InvalidSetting { setting, problem })
+    }
 }
 
 impl Machine {
@@ -288,5 +311,21 @@ impl Machine {
             entries: window_entries.saturating_mul(PUBLISHER_WINDOWS_MAX),
             bytes: window_bytes.saturating_mul(PUBLISHER_WINDOWS_MAX),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_room_for_two_windows() {
+        let options = EngineOptions { window_bytes: 1 << 20, ..EngineOptions::default() };
+        assert_eq!(options.check_room("queue", 2 << 20), Ok(()));
+        let refused = options.check_room("queue", (2 << 20) - 1).unwrap_err().to_string();
+        assert!(
+            refused.contains("queue: 2097151 is less than 2097152, twice the window of 1MiB"),
+            "{refused}"
+        );
     }
 }
