@@ -92,6 +92,7 @@ impl Machine {
         for (queue, id) in self.unstored.stored() {
             self.blocks.held.stored(&queue, id);
         }
+        self.forget_answers();
     }
 
     /// Returns the number of changes that could be stored now.
