@@ -1,6 +1,5 @@
 //! Opens a session: fences off the previous one, and reads the last mark.
 
-use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use message::{Fault, FaultScope, PublishError, TransactionMark, TransactionScope};
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -17,6 +16,7 @@ use tokio::task::spawn_blocking;
 use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
 use super::inspect::marks_topic;
+use super::leaders::{self, Leaders};
 use super::marks::Marks;
 use super::pace::Pace;
 use super::session::{PRODUCERS, Session, SessionEnd, lost};
@@ -89,7 +89,7 @@ impl Opening {
                 suspects: Arc::clone(&self.suspects),
                 pace: Arc::clone(&self.pace),
                 singles: singles.clone(),
-                topics: HashSet::new(),
+                leaders: Leaders::default(),
                 is_open: false,
                 end: Arc::clone(&end),
             };
@@ -164,33 +164,60 @@ pub(super) fn begin(
     asker: &Weak<()>,
 ) -> Result<BaseProducer<Deliveries>, PublishError> {
     let mut client = client.clone();
-    client.set("transactional.id", id);
+    client.set("transactional.id", &id);
     let settings = |text: String| PublishError::new(Fault::Operator, FaultScope::Session, text);
     let producer = BaseProducer::from_config_and_context(&client, Deliveries::default())
         .map_err(|error| settings(fault::creation(&error)))?;
-    init(&producer, within, asker).map(|()| producer)
+    init(&producer, &id, within, asker).map(|()| producer)
 }
 
 /// Fences off the previous producer, and waits until its last transaction has ended.
-fn init(producer: &BaseProducer<Deliveries>, within: Duration, asker: &Weak<()>) -> Result<(), PublishError> {
+fn init(
+    producer: &BaseProducer<Deliveries>,
+    id: &str,
+    within: Duration,
+    asker: &Weak<()>,
+) -> Result<(), PublishError> {
     let deadline = Instant::now() + within;
+    let mut is_ending = false;
     loop {
         if asker.strong_count() == 0 {
             return Err(lost());
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        match producer.init_transactions(left.min(INIT_TURN)) {
-            Ok(()) => return Ok(()),
-            Err(KafkaError::Transaction(error)) if error.is_retriable() && !left.is_zero() => {}
-            Err(error) => {
-                producer.poll(Duration::ZERO);
-                let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
-                let code = match &error {
-                    KafkaError::Transaction(error) => error.code(),
-                    error => error.rdkafka_error_code().unwrap_or(rdkafka::types::RDKafkaErrorCode::Unknown),
-                };
-                return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
-            }
+        let Err(error) = producer.init_transactions(left.min(INIT_TURN)) else { return Ok(()) };
+        let code = match &error {
+            KafkaError::Transaction(error) => error.code(),
+            error => error.rdkafka_error_code().unwrap_or(Code::Unknown),
+        };
+        let is_retriable = matches!(&error, KafkaError::Transaction(error) if error.is_retriable());
+        // Without an answer in this turn, the last one still holds.
+        is_ending = code == Code::ConcurrentTransactions || is_ending && code == Code::OperationTimedOut;
+        if is_retriable && !left.is_zero() {
+            continue;
         }
+        if is_retriable && is_ending {
+            return Err(not_ended(producer, id, within));
+        }
+        producer.poll(Duration::ZERO);
+        let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
+        return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
     }
+}
+
+/// Returns the error of a producer whose predecessor's last transaction does not end. The
+/// coordinator writes the end to every partition of the transaction, and waits for those that
+/// cannot store it.
+fn not_ended(producer: &BaseProducer<Deliveries>, id: &str, within: Duration) -> PublishError {
+    let leaderless = leaders::leaderless(producer.client());
+    let now = if leaderless.is_empty() {
+        String::from("every partition has a leader now")
+    } else {
+        format!("without a leader now: {}", leaderless.join(", "))
+    };
+    PublishError::session_lost(format!(
+        "kafka has not ended the last transaction of {id:?} within {within:?}: a partition of it has no leader, or \
+         fewer in-sync replicas than min.insync.replicas ({now}); bring them back, or delete the topic, see \
+         docs/kafka-exactly-once.md"
+    ))
 }

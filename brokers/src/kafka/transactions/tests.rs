@@ -12,7 +12,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::marks::Marks;
-use super::opening::Opening;
+use super::opening::{Opening, begin, client};
 use super::pace::Pace;
 use super::parts;
 use super::probe::probe;
@@ -20,6 +20,7 @@ use super::publisher::TransactionalPublisher;
 use super::session::Session;
 use crate::kafka::Config;
 use crate::kafka::mock::Mock;
+use crate::kafka::partitioner::partition_of;
 use crate::kafka::suspects::Suspects;
 use crate::kafka::tests::damage::{Harm, Network};
 use crate::kafka::tests::{self as kafka, keyed};
@@ -164,6 +165,63 @@ async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     let outcomes = publish(&mut publisher, &mut received, &["alive", "alive"]).await;
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     session.commit(session.turn(), mark(3)).await.unwrap();
+}
+
+/// Goal: a partition without a leader is not added to a transaction, which could not end before it
+/// has one again. Oracle: the receipts, and the time: a transaction with that partition would last
+/// as long as its patience. A partition of the topic that has a leader still takes messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_a_leader_is_named_before_the_transaction_begins() {
+    let cluster = Cluster::start();
+    cluster.mock.create_topic("half", 2).unwrap();
+    let of_key = u16::try_from(partition_of(b"k", 2)).unwrap();
+    cluster.mock.lead("half", of_key, None).unwrap();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let begun = Instant::now();
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "half"]).await;
+    let took = begun.elapsed();
+    assert!(took < TIMEOUT / 2, "answered after {took:?}");
+    let errors: Vec<_> = outcomes.into_iter().map(Result::unwrap_err).collect();
+    let blamed: Vec<_> = errors.iter().map(|error| (error.fault(), error.scope())).collect();
+    assert_eq!(
+        blamed,
+        [(Fault::Broker, FaultScope::Session), (Fault::Broker, FaultScope::Topic)],
+        "{errors:?}"
+    );
+    assert!(
+        errors[1].to_string().contains(&format!("partition {of_key} of kafka topic \"half\"")),
+        "{}",
+        errors[1]
+    );
+    drop((session, publisher));
+
+    cluster.mock.lead("half", of_key, Some(1)).unwrap();
+    cluster.mock.lead("half", 1 - of_key, None).unwrap();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "half"]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    session.commit(session.turn(), mark(1)).await.unwrap();
+}
+
+/// Goal: an operator learns why no session opens while Kafka cannot end the last transaction.
+/// Oracle: the error names the transactional id, and the partition that has no leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_does_not_end_is_named_with_the_partitions_without_a_leader() {
+    let cluster = Cluster::start();
+    cluster.mock.lead("silent", 0, None).unwrap();
+    let busy = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS; 1_000];
+    cluster.mock.request_errors(RDKafkaApiKey::InitProducerId, &busy).unwrap();
+    let settings = client(&cluster.config, TIMEOUT, true).unwrap();
+    let beginning = move || {
+        let asker = Arc::new(());
+        begin(&settings, String::from("outbox/a1/orders"), Duration::from_secs(3), &Arc::downgrade(&asker))
+    };
+    let error = tokio::task::spawn_blocking(beginning).await.unwrap().err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    let text = error.to_string();
+    for part in ["last transaction of \"outbox/a1/orders\"", "without a leader now: silent [0])"] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 /// Goal: `relay doctor` reports whether the relay's user may begin transactions, and fences off no
