@@ -78,8 +78,8 @@ pub use message::Message;
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
 pub use publisher::{
-    Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt, Receipts, Submission,
-    Ticket,
+    CONNECT_MAX_DEFAULT, Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt,
+    Receipts, Submission, Ticket,
 };
 pub use runtime::Runtime;
 #[cfg(feature = "testing")]

@@ -14,8 +14,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
 
-/// How long connecting may take: DNS, TCP, TLS, authentication.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to listen to a broken session for its last receipts. One of them may name the message
 /// that broke it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -188,10 +186,12 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     let connector = Arc::clone(connector);
     State::Connecting(AbortOnDropHandle::new(host.spawn(async move {
         let (sender, receipts) = Receipts::channel();
-        match tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(sender)).await {
+        // The steps have their own limits; this is for a connector that hangs in spite of them.
+        let connect_max = connector.connect_max();
+        match tokio::time::timeout(connect_max, connector.connect(sender)).await {
             Ok(publisher) => Ok((publisher?, receipts)),
             Err(_) => Err(PublishError::session_lost(format!(
-                "{} did not answer within {CONNECT_TIMEOUT:?}",
+                "{} did not answer within {connect_max:?}",
                 connector.destination()
             ))),
         }
@@ -240,7 +240,48 @@ fn silent(error: Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
+
     use super::*;
+
+    /// A broker that refuses each session after 45 seconds.
+    struct Distant {
+        connect_max: Duration,
+    }
+
+    #[async_trait]
+    impl Connector for Distant {
+        fn destination(&self) -> &str {
+            "distant"
+        }
+
+        fn connect_max(&self) -> Duration {
+            self.connect_max
+        }
+
+        async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            tokio::time::sleep(Duration::from_secs(45)).await;
+            Err(PublishError::session_lost("answered"))
+        }
+    }
+
+    /// Goal: a broker that is far away gets the time that its settings allow, and one that hangs
+    /// does not stop the relay. Oracle: the error.
+    #[tokio::test(start_paused = true)]
+    async fn opening_a_session_may_take_as_long_as_its_settings_allow() {
+        let error = async |seconds| {
+            let connector = Arc::new(Distant { connect_max: Duration::from_secs(seconds) });
+            let (_trusted, trusted_until) = watch::channel(far_away());
+            let mut session =
+                BrokerSession::new(connector, Backoff::MESSAGES, trusted_until, Runtime::default());
+            match session.next().await {
+                BrokerEvent::Refused { error, .. } => error.to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(error(60).await, "answered");
+        assert_eq!(error(30).await, "distant did not answer within 30s");
+    }
 
     #[test]
     fn a_silent_broker_is_told_with_what_its_client_knows_and_with_quotas() {

@@ -42,6 +42,10 @@ impl Connector for Chunking {
         self.inner.destination()
     }
 
+    fn connect_max(&self) -> Duration {
+        self.inner.connect_max()
+    }
+
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
     }
@@ -192,6 +196,10 @@ mod tests {
             "fake"
         }
 
+        fn connect_max(&self) -> Duration {
+            Duration::from_secs(77)
+        }
+
         async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
             *self.receipts.lock().unwrap() = Some(receipts);
             Ok(Box::new(FakePublisher(Arc::clone(&self.submitted))))
@@ -217,7 +225,9 @@ mod tests {
         let fake = Fake { submitted: Arc::default(), receipts: Arc::default() };
         let (submitted, given) = (Arc::clone(&fake.submitted), Arc::clone(&fake.receipts));
         let (receipts, mut received) = Receipts::channel();
-        let mut publisher = Chunking::new(Arc::new(fake), SPLITTER).connect(receipts).await.unwrap();
+        let chunking = Chunking::new(Arc::new(fake), SPLITTER);
+        assert_eq!(chunking.connect_max(), Duration::from_secs(77), "it is that of the inner connector");
+        let mut publisher = chunking.connect(receipts).await.unwrap();
         let batch = [10, 9_000, 20].map(message).into_iter().zip(1..);
         publisher
             .submit(

@@ -29,7 +29,7 @@ const FRESH_TIMES: u32 = 50;
 /// names one topic or all.
 const ONE_BY_ONE_MAX: usize = 8;
 /// Maximum time to ask why something fails. The failure is reported in any case.
-const WHY_MAX: Duration = Duration::from_secs(2);
+pub(super) const WHY_MAX: Duration = Duration::from_secs(2);
 /// Maximum partitions that an error names.
 const NAMED_MAX: usize = 5;
 

@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
 use super::inspect::marks_topic;
-use super::leaders::{self, Leaders};
-use super::marks::Marks;
+use super::leaders::{self, Leaders, WHY_MAX};
+use super::marks::{Marks, last_max};
 use super::pace::Pace;
 use super::session::{PRODUCERS, Session, SessionEnd, lost};
 use super::worker::{Command, Worker};
@@ -29,6 +29,9 @@ use crate::kafka::suspects::{Singles, Suspects};
 /// Minimum time allowed for `init_transactions`: it waits until a transaction that was left open
 /// has ended.
 const INIT_MIN: Duration = Duration::from_secs(20);
+/// Questions about the topic of the marks that each take at most the time for connecting: its
+/// existence, its creation, its settings twice, its ends twice.
+const QUESTIONS: u32 = 6;
 /// Interval at which to check whether the caller still waits for it.
 const INIT_TURN: Duration = Duration::from_secs(1);
 /// An operator's property that may not exceed the transactions' timeout.
@@ -43,6 +46,18 @@ pub(super) struct Opening {
     pub(super) pace: Arc<Pace>,
     pub(super) singles: Option<Singles>,
     pub(super) scope: TransactionScope,
+}
+
+/// Returns how long opening a session takes at most.
+pub(super) fn open_max(config: &Config) -> Duration {
+    let producers = init_max(config).saturating_mul(PRODUCERS as u32).saturating_add(WHY_MAX);
+    let marks = config.connect_timeout().saturating_mul(QUESTIONS).saturating_add(last_max(config));
+    producers.saturating_add(marks)
+}
+
+/// Returns the maximum time of `init_transactions`.
+fn init_max(config: &Config) -> Duration {
+    config.connect_timeout().max(INIT_MIN)
 }
 
 /// Returns the ids under which the coordinator knows the producers of a relay. The first one was
@@ -107,7 +122,7 @@ impl Opening {
     /// Returns the producers, after fencing off those of the previous session.
     fn producers(&self, timeout: Duration) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
         let client = client(&self.config, timeout, self.singles.is_none())?;
-        let within = self.config.connect_timeout().max(INIT_MIN);
+        let within = init_max(&self.config);
         let begin = |id: String| begin(&client, id, within, &self.asker);
         let [first, second] = transactional_ids(&self.scope);
         // In the order of their turns. Of two processes that open sessions at the same time, the
@@ -220,4 +235,16 @@ fn not_ended(producer: &BaseProducer<Deliveries>, id: &str, within: Duration) ->
          fewer in-sync replicas than min.insync.replicas ({now}); bring them back, or delete the topic, see \
          docs/kafka-exactly-once.md"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_may_take_the_sum_of_its_steps() {
+        let config = |millis| Config::new(["127.0.0.1:1"]).connect_timeout_ms(millis);
+        assert_eq!(open_max(&config(5_000)), Duration::from_secs(2 * 20 + 2 + 6 * 5 + 10));
+        assert_eq!(open_max(&config(600_000)), Duration::from_secs(2 * 600 + 2 + 6 * 600 + 600));
+    }
 }
