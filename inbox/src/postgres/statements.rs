@@ -121,7 +121,8 @@ migrations::statements! {
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
-        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
+        max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM (\
+        SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
         WHERE message_id >= $1 LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\

@@ -69,7 +69,8 @@ migrations::statements! {
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
-        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM inbox_message \
+        max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM \
+        (SELECT consumer, dead_letter, processed_at FROM inbox_message \
         WHERE message_id >= $1 LIMIT $2) GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM \
         (SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) \

@@ -9,12 +9,14 @@ use super::broker::Broker;
 use super::database::{Database, TestDatabase};
 use super::runner::{Effect, builder, start};
 use super::{each, message};
+use inbox::HandlerError;
 use migrations::Dialect as Name;
 use sqlx::Postgres;
 
 cases! { "inbox/minutes":
     every {
         duplicates_are_told_by_the_tables,
+        a_rejected_message_was_not_applied,
         minutes_are_forgotten_after_a_day,
     }
     postgres {
@@ -44,6 +46,23 @@ async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database
     assert_eq!(all.len(), 1);
     assert_eq!((all[0].counted.applied, all[0].counted.duplicates), (12, 36), "{all:?}");
     assert_eq!(all[0].duplicate_rate(), Some(0.75));
+}
+
+/// Goal: an operator does not read that a consumer applies messages while it rejects all of them.
+/// Oracle: a consumer whose only message is dead-lettered, and then one with an effect.
+async fn a_rejected_message_was_not_applied<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for (effect, applied) in
+        [(Effect::new(|_, _| Err(HandlerError::reject("never"))), 0), (Effect::works(), 1)]
+    {
+        let broker = Broker::new([message(&format!("{applied}"))]);
+        let running = start(builder(&inbox, &broker, effect));
+        broker.drained().await;
+        running.stop().await;
+        let all = inbox.activity(HOUR).await.unwrap();
+        assert_eq!((all[0].applied, all[0].dead), (applied, 1), "{all:?}");
+        assert_eq!(all[0].last_applied_at.is_some(), applied > 0, "{all:?}");
+    }
 }
 
 async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database<DB>) {
