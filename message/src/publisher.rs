@@ -153,6 +153,13 @@ pub trait Publisher: Send {
     /// [`close`](Publisher::close) and dropping the publisher.
     async fn submit(&mut self, batch: Vec<Submission>);
 
+    /// Completes when the session is over, although nothing may have been submitted: the caller
+    /// then closes it and reconnects, and operators learn that the broker is away before the next
+    /// message waits for it. Never completes for a client that reconnects by itself. Cancel-safe.
+    async fn ended(&mut self) {
+        std::future::pending().await
+    }
+
     /// Waits at most `grace` for outstanding confirmations, then ends the session. A submission
     /// that is still unconfirmed gets a receipt with the broker's fault: its outcome is unknown.
     async fn close(self: Box<Self>, grace: Duration);

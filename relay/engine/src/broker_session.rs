@@ -214,6 +214,7 @@ async fn run(
                 Some(batch) => batch,
                 None => break,
             },
+            () = publisher.ended() => break,
         };
         if Instant::now() >= *trusted_until.borrow() {
             tracing::warn!(messages = batch.len(), "the lease may have expired: not publishing");
@@ -240,7 +241,65 @@ fn silent(error: Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    /// A broker that accepts one session, whose end the test decides.
+    struct OneSession {
+        ended: CancellationToken,
+        sessions: AtomicUsize,
+    }
+
+    struct Session {
+        ended: CancellationToken,
+        _receipts: Receipts,
+    }
+
+    #[async_trait::async_trait]
+    impl Connector for OneSession {
+        fn destination(&self) -> &str {
+            "one session"
+        }
+
+        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            match self.sessions.fetch_add(1, Ordering::Relaxed) {
+                0 => Ok(Box::new(Session { ended: self.ended.clone(), _receipts: receipts })),
+                _ => Err(PublishError::session_lost("connection refused")),
+            }
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Publisher for Session {
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
+        }
+
+        async fn submit(&mut self, _: Vec<Submission>) {}
+
+        async fn ended(&mut self) {
+            self.ended.cancelled().await;
+        }
+
+        async fn close(self: Box<Self>, _: Duration) {}
+    }
+
+    /// Goal: a broker that stops while nothing waits is known before the next message waits for it.
+    /// Oracle: the events of a session without a message.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_session_that_is_over_is_opened_again() {
+        let ended = CancellationToken::new();
+        let connector = Arc::new(OneSession { ended: ended.clone(), sessions: AtomicUsize::new(0) });
+        let retry = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+        let (_trust, trusted) = watch::channel(far_away());
+        let mut session = BrokerSession::new(connector, retry, trusted, Runtime::default());
+        assert!(matches!(session.next().await, BrokerEvent::Up(_)));
+        assert!(tokio::time::timeout(Duration::from_secs(60), session.next()).await.is_err(), "it is open");
+        ended.cancel();
+        assert!(matches!(session.next().await, BrokerEvent::Ended));
+        assert!(matches!(session.next().await, BrokerEvent::Refused { .. }));
+    }
 
     #[test]
     fn a_silent_broker_is_told_with_what_its_client_knows_and_with_quotas() {

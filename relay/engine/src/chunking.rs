@@ -79,6 +79,10 @@ impl Publisher for ChunkingPublisher {
         self.inner.submit(submissions).await;
     }
 
+    async fn ended(&mut self) {
+        self.inner.ended().await;
+    }
+
     async fn close(self: Box<Self>, grace: Duration) {
         self.inner.close(grace).await;
     }
