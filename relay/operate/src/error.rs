@@ -39,13 +39,15 @@ pub struct OperateError {
     message: String,
     help: Option<String>,
     is_unknown: bool,
+    /// The database that does not answer.
+    location: Option<String>,
 }
 
 impl OperateError {
     /// Creates an error with its text.
     #[must_use]
     pub fn new(kind: OperateErrorKind, message: impl Display) -> Self {
-        Self { kind, message: message.to_string(), help: None, is_unknown: false }
+        Self { kind, message: message.to_string(), help: None, is_unknown: false, location: None }
     }
 
     /// Creates an error for an invalid request, with advice.
@@ -82,7 +84,14 @@ impl OperateError {
             "nothing was changed: try again once this database answers"
         };
         let help = self.help.clone().unwrap_or_else(|| help.to_owned());
-        self.about(place).with_help(help)
+        let location = Some(place.to_string());
+        Self { location, ..self.about(place).with_help(help) }
+    }
+
+    /// Returns the location of the database that does not answer, if the error is about one.
+    #[must_use]
+    pub fn location(&self) -> Option<&str> {
+        self.location.as_deref()
     }
 
     /// Joins several errors into one that names each; `None` without any. Kind and help are those

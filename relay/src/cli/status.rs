@@ -69,22 +69,29 @@ const WATCH_MIN: Duration = Duration::from_millis(200);
 
 fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
     format.print(&shown, |shown| text(shown, terminal_width()))?;
-    for PipelineStatus { pipeline, problem, .. } in shown {
-        if let Some(problem) = problem {
-            note!("{pipeline}: {}", one_line(problem));
-        }
+    for problem in problems(shown) {
+        note!("{}", sentence(&problem, terminal_width()));
     }
     Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
 }
 
-/// Returns the exit code. Messages in flight or scheduled for later are not a failure. A broker
-/// without a session is one, and so are messages that wait although no relay leads.
+/// Returns the errors of this command: databases that do not answer, and names that may be wrong.
+fn problems(shown: &[PipelineStatus]) -> Vec<String> {
+    let problem = |shown: &PipelineStatus| {
+        let waits = shown.waits();
+        let away = waits.iter().find(|wait| wait.symptom == Symptom::DatabaseAway);
+        let text = away.map(Wait::told).or_else(|| shown.problem.clone())?;
+        Some(format!("{}: {text}", shown.pipeline))
+    };
+    shown.iter().filter_map(problem).collect()
+}
+
+/// Returns the exit code, by the rule of the page's summary. Messages in flight or scheduled for
+/// later are not a failure.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
-        None if shown.stuck() > 0 || shown.broker_error.is_some() || shown.is_left_alone() => {
-            Exit::Unavailable
-        }
+        None if shown.needs_attention() => Exit::Unavailable,
         None => Exit::Success,
     }
 }
@@ -101,7 +108,7 @@ fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
 /// for one without a problem.
 fn urgency(shown: &PipelineStatus) -> u8 {
     let waits = shown.waits();
-    if waits.iter().any(|wait| !wait.passes || wait.symptom == Symptom::DatabaseAway) {
+    if waits.iter().any(Wait::needs_operator) {
         return 0;
     }
     if waits.is_empty() { 2 } else { 1 }
@@ -286,6 +293,22 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         ] {
             assert_eq!(exit(&shown(state, age, alone)), expected, "{state} {age:?} {alone}");
         }
+    }
+
+    #[test]
+    fn a_paused_pipeline_is_a_failure_while_messages_wait() {
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Pipeline,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since: time::OffsetDateTime::now_utc(),
+            age: Duration::ZERO,
+        };
+        let paused = PipelineStatus { paused: vec![pause], ..healthy("orders") };
+        assert_eq!(exit(&paused), Exit::Success, "nothing waits");
+        let waiting = PipelineStatus { oldest_pending_id: Some(7), ..paused };
+        assert_eq!(exit(&waiting), Exit::Unavailable);
     }
 
     #[test]
