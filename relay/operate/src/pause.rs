@@ -48,6 +48,15 @@ impl PauseLine {
         }
     }
 
+    /// Returns whether it keeps a message with this topic and key.
+    pub(crate) fn keeps(&self, topic: &str, key: Option<&str>) -> bool {
+        match &self.paused {
+            PauseScope::Pipeline => true,
+            PauseScope::Topic(paused) => paused == topic,
+            PauseScope::Key(paused) => key == Some(paused.as_str()),
+        }
+    }
+
     /// Returns what is paused, by whom and why, in one sentence.
     #[must_use]
     pub fn told(&self) -> String {

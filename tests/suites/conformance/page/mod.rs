@@ -270,6 +270,11 @@ where
     assert_eq!((paused.status, paused.value("location")), (StatusCode::SEE_OTHER, "/ops/outbox/topics"));
     let actors = service.db.texts("SELECT actor FROM outbox_operation").await?;
     assert_eq!(actors, ["ann@shop.example"]);
+    // Who ends a pause first reads whose it is, and why.
+    let form =
+        format!("/pause?pipeline=shipping&scope=topic&name={TOPIC}&resume=yes&since=2026-01-01T00:00:00Z");
+    let form = shared.get(&below(&form)).await?;
+    assert!(form.body.contains("moving house") && form.body.contains("ann@shop.example"), "{}", form.body);
     service.end().await
 }
 
