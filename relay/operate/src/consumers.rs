@@ -115,8 +115,8 @@ async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError>
 /// Maximum number of dead letters whose errors are read, beginning with the oldest.
 const ERRORS_READ_MAX: u32 = 500;
 
-/// Returns the most frequent error of the open dead letters of a consumer; `None` for a user who may
-/// not read errors.
+/// Returns the most frequent error of the open dead letters of a consumer; `None` for a user who
+/// may not read errors.
 async fn cause(place: &InboxPlace, consumer: &str, dead: u64) -> Result<Option<Cause>, OperateError> {
     let Ok(consumer) = ConsumerName::new(consumer) else { return Ok(None) };
     let filter = LetterFilter { consumer: Some(consumer), ..LetterFilter::default() };

@@ -40,11 +40,11 @@ pub struct HeldLine {
     pub due_in_seconds: Option<f64>,
     /// Number of messages behind it.
     pub behind: u64,
-    /// What stops it, if it is held itself and that is known.
+    /// The pause or message that stops it, if it is held itself and that is known.
     pub stopped_by: Option<Stop>,
 }
 
-/// What stops the first message of a key that is held.
+/// A pause or message that stops the first message of a key, which is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {

@@ -173,7 +173,7 @@ impl Report {
             ]
         });
         let checks = table(["pipeline", "state", "check", "subject", "measured", "remedy"], rows);
-        // What only a person can verify is no problem that was found.
+        // No check has found a problem in what only a person can verify.
         let is_shown = |state| !only_problems || matches!(state, CheckState::Warn | CheckState::Fail);
         let items: Vec<_> = self.go_live.iter().filter(|item| is_shown(item.state)).collect();
         let has_items = !items.is_empty();

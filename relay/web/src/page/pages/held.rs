@@ -62,7 +62,7 @@ const COLUMNS: [Column; 8] = [
 
 fn row(line: &HeldLine) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
-    // What stops a held message is not that message, which waits as well.
+    // A held message does not stop itself: it waits as well.
     let waiting = line.behind + u64::from(line.stopped_by.is_some());
     let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
     vec![
