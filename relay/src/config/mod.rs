@@ -63,7 +63,7 @@ pub(crate) use otlp::Otlp;
 #[cfg(feature = "otlp")]
 pub(crate) use otlp::OtlpHeaders;
 pub(crate) use schema::schema;
-pub(crate) use starter::{Starter, StarterBroker};
+pub(crate) use starter::{Starter, StarterBroker, StarterDatabase};
 
 use check::Files;
 use tree::{Node, Origin};

@@ -12,6 +12,11 @@ pub(super) fn trials() -> Vec<Trial> {
     let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
     vec![
         trial("setup/what_init_writes_passes_check/postgres/rabbitmq", &rabbitmq, what_init_writes),
+        trial(
+            "setup/init_copies_no_password_from_a_file/postgres",
+            &[Backend::Postgres],
+            init_copies_nothing,
+        ),
         trial("setup/init_writes_nothing_that_does_not_work/sqlite", &[], init_writes_nothing),
         trial("setup/check_tells_a_mistake_from_an_outage/postgres/kafka", &kafka, check_tells),
         trial("setup/every_setting_is_shown_with_its_origin", &[], every_setting),
@@ -49,6 +54,25 @@ async fn what_init_writes(stage: Stage) -> Outcome {
     assert_eq!(checked[0]["checks"].as_array().map(Vec::len), Some(2), "{checked}");
     Ran::of_variables(&flags, &variables).await?.refused(2, &["exists", "--out"])?;
     assert_eq!(std::fs::read_to_string(&path)?, text);
+    Ok(())
+}
+
+/// Goal: a password stays in the one file that has it. Oracle: what `init --database-file` writes
+/// names this file, has no password, and passes the check of the database from another folder.
+async fn init_copies_nothing(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let url = database.relay_url()?;
+    let secret = stage.folder().join("database-url");
+    let path = stage.folder().join("new.toml");
+    std::fs::write(&secret, format!("{url}\n"))?;
+    let file = path.to_str().ok_or("the path is not UTF-8")?;
+    let named = secret.to_str().ok_or("the path is not UTF-8")?;
+    let flags = ["init", "--out", file, "--name", "orders", "--database-file", named, "--no-check"];
+    Ran::of(&[&flags[..], &["--kafka", "127.0.0.1:1"]].concat()).await?.done()?;
+    let text = std::fs::read_to_string(&path)?;
+    assert!(text.contains(&format!("url_file = {named:?}")), "{text}");
+    assert!(!text.contains(&url) && !text.contains("\nurl ="), "{text}");
+    Ran::of(&["dead", "list", "--config", file]).await?.done()?;
     Ok(())
 }
 
