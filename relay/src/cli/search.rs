@@ -82,7 +82,7 @@ impl Search {
         }
         let told = found.searched.iter().map(|part| match part.below {
             None => part.told(),
-            Some(below) => format!("{}; go on: {}", part.told(), self.next(part, below)),
+            Some(below) => format!("{}; continue: {}", part.told(), self.next(part, below)),
         });
         parts.push(told.collect::<Vec<_>>().join("\n"));
         parts.join("\n\n")
@@ -181,9 +181,9 @@ mod tests {
         let result = SearchResult { searched: vec![part], ..SearchResult::default() };
         let text = asked.text(&result);
         assert!(
-            text.starts_with("no match yet: the search continues\n\norders: searched 20000 of about"),
+            text.starts_with("nothing found so far: continue the search for older messages\n\norders: searched 20000 of about"),
             "{text}"
         );
-        assert!(text.contains("; go on: relay search"), "{text}");
+        assert!(text.contains("; continue: relay search"), "{text}");
     }
 }

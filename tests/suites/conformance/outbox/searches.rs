@@ -222,7 +222,7 @@ async fn one_step_of_a_search_looks_at_a_bounded_part_of_the_log<DB: TestDialect
         part.told().contains(&format!("searched {} of about {COUNT} messages", part.searched)),
         "{part:?}"
     );
-    assert_eq!(first.none_text(), "no match yet: the search continues");
+    assert_eq!(first.none_text(), "nothing found so far: continue the search for older messages");
     places.close().await;
 }
 

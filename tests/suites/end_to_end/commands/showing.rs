@@ -116,7 +116,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     );
     let some = Ran::with(&config, &["search", "--limit", "1"]).await?.done()?.out;
     assert!(
-        some.contains("; go on: relay search --limit 1 --pipeline") && some.contains("searched 1 of"),
+        some.contains("; continue: relay search --limit 1 --pipeline") && some.contains("searched 1 of"),
         "{some}"
     );
     let none = Ran::with(&config, &["search", "--header", "tenant=none"]).await?.done()?.out;
