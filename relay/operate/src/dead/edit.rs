@@ -322,6 +322,39 @@ fn too_large(chosen: &ChosenEntry, found: &ParkedContent) -> OperateError {
     OperateError::refused(text, format_args!("use `relay dead edit --id {} --payload-file FILE`", chosen.id))
 }
 
+/// Checks the new payload of a message of an outbox by the message's content type. Returns the
+/// warning for one that has to be JSON and is not: the relay would publish it, and consumers would
+/// fail. Changes nothing. Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the pipeline is not one of `places`, or its database does not answer.
+pub async fn not_json(
+    places: &Places,
+    pipeline: &str,
+    id: i64,
+    payload: &[u8],
+) -> Result<Option<String>, OperateError> {
+    let place = named(places, pipeline)?;
+    let found = place.entries.find(&place.pipeline, EntryRef::Id(EntryId(id))).await;
+    let found = found.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
+    // A message that is not there is an error of the edit.
+    let content_type = found.first().and_then(|entry| entry.content_type.as_deref());
+    Ok(content_type.and_then(|content_type| invalid_json(content_type, payload)))
+}
+
+/// Returns the warning for a payload that has to be JSON by its content type and is not.
+fn invalid_json(content_type: &str, payload: &[u8]) -> Option<String> {
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if !(kind.ends_with("/json") || kind.ends_with("+json")) {
+        return None;
+    }
+    let problem = match std::str::from_utf8(payload) {
+        Ok(text) => serde_json::from_str::<serde::de::IgnoredAny>(text).err()?.to_string(),
+        Err(error) => format!("byte {} is not UTF-8", error.valid_up_to()),
+    };
+    Some(format!("the content type is {content_type}, and the new payload is not JSON: {problem}"))
+}
+
 /// Returns the headers of a message, if they are those of a valid one.
 fn headers(found: &ParkedContent) -> Option<Headers> {
     match &found.headers {
@@ -346,6 +379,32 @@ mod tests {
             message_id: String::from("019f0000-0000-7000-8000-000000000001"),
             as_of: OffsetDateTime::UNIX_EPOCH,
             digest: String::new(),
+        }
+    }
+
+    /// Goal: a typing error does not reach consumers unnoticed, and other formats are not judged.
+    /// Oracle: warnings for payloads of both kinds.
+    #[test]
+    fn a_payload_that_has_to_be_json_and_is_not_is_warned_about() {
+        let deep = "[".repeat(10_000) + &"]".repeat(10_000);
+        for (content_type, payload) in [
+            ("application/json", "{\"n\": 2}"),
+            ("application/json", &*deep),
+            ("text/json; charset=utf-8", " [1]\n"),
+            ("text/plain", "{\"n\": 2"),
+            ("application/jsonl", "{}\n{}"),
+            ("", "{"),
+        ] {
+            assert_eq!(invalid_json(content_type, payload.as_bytes()), None, "{content_type}");
+        }
+        for (content_type, payload, told) in [
+            ("application/json", &b"{\"n\":2"[..], "EOF while parsing an object at line 1 column 6"),
+            ("Application/Problem+JSON;v=1", b"{} {}", "trailing characters"),
+            ("application/json", b"", "EOF while parsing a value"),
+            ("application/json", b"\"caf\xe9\"", "byte 4 is not UTF-8"),
+        ] {
+            let warned = invalid_json(content_type, payload).unwrap();
+            assert!(warned.contains(told) && warned.contains(content_type), "{warned}");
         }
     }
 

@@ -39,7 +39,7 @@ mod survey;
 
 pub use bulk::{Bulk, BulkReport, Progress, REFUSALS_MAX, Refusal};
 pub use decide::{Change, Decided, Report};
-pub use edit::{Corrected, EditSent, Editable, SeenContent, edit, editable, edited};
+pub use edit::{Corrected, EditSent, Editable, SeenContent, edit, editable, edited, not_json};
 pub use filter::{Filter, MessageRef};
 pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
+use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Plan, Report};
 use operate::{Places, Signed};
 
 use super::super::confirm::confirm;
@@ -90,6 +90,10 @@ pub struct Edit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
+    /// Accept a payload that is not JSON although the message's content type says so.
+    #[arg(long, requires = "payload_file")]
+    accept_invalid_json: bool,
+
     /// Show the message that would be edited, but change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -153,6 +157,20 @@ impl Decide {
     }
 }
 
+/// Refuses a payload that has to be JSON by the message's content type, and is not.
+async fn refuse_invalid(places: &Places, plan: &Plan, change: &Change) -> Result<(), Failure> {
+    let Change::Edit { payload: Some(payload), .. } = change else { return Ok(()) };
+    for message in &plan.messages {
+        let Some(pipeline) = &message.pipeline else { continue };
+        let Ok(id) = message.id.parse() else { continue };
+        if let Some(warning) = dead::not_json(places, pipeline, id, payload).await? {
+            let help = "nothing was changed: correct the file, or add --accept-invalid-json";
+            return Err(Failure::with_help(Exit::Usage, warning, help));
+        }
+    }
+    Ok(())
+}
+
 impl Edit {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let payload = match &self.payload_file {
@@ -169,6 +187,9 @@ impl Edit {
         let report = async {
             let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
             is_dead = plan.messages.iter().all(|message| message.is_dead());
+            if !self.accept_invalid_json {
+                refuse_invalid(&places, &plan, &change).await?;
+            }
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }

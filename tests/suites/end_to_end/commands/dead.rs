@@ -85,6 +85,11 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let file = stage.folder().join("payload");
     std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let file = file.to_str().ok_or("the path is not UTF-8")?;
+    std::fs::write(file, "{\"key\": \"a\"")?;
+    let broken = ["edit", "--id", message, "--payload-file", file];
+    let broken = scene.dead(&[&broken, &SIGNED[..]].concat()).await?;
+    broken.refused(2, &["not JSON", "EOF while parsing", "--accept-invalid-json"])?;
+    std::fs::write(file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let edit = ["edit", "--id", message, "--payload-file", file, "--header", "by=ann", "--output", "json"];
     let edited = scene.dead(&[&edit, &SIGNED[..]].concat()).await?.done()?;
     assert!(
