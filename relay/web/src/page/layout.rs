@@ -15,8 +15,9 @@ pub(crate) use super::text::count;
 use super::text::{beginning, plain};
 use super::toned::Toned;
 
-/// Maximum number of characters of a name or an error in a table.
-const CELL_CHARS_MAX: usize = 160;
+/// Maximum number of characters of a name or an error in a table. The style cuts what a cell has no
+/// room for.
+const CELL_CHARS_MAX: usize = 300;
 
 /// Number of characters and of lines above which a text is collapsed.
 const FOLDED_CHARS: usize = 400;
@@ -200,11 +201,14 @@ pub(crate) fn find(class: &str, label: &str) -> Markup {
     }
 }
 
-/// Renders the field that proves where a form was made, if the page needs one.
+/// Renders the field that proves where a form was made, or names the user that it was made for.
 pub(crate) fn form_token() -> Markup {
-    let token = context::current().and_then(|context| context.form_token);
+    let Some(context) = context::current() else { return html! {} };
     html! {
-        @if let Some(token) = token { input type="hidden" name=(forms::FIELD) value=(token); }
+        @match &context.form_token {
+            Some(token) => { input type="hidden" name=(forms::FIELD) value=(token); }
+            None => { input type="hidden" name=(forms::USER) value=(context.operator.name()); }
+        }
     }
 }
 

@@ -490,6 +490,19 @@ where
         send_edit(&ann, with(&hidden, &[("payload", "1"), ("headers", ""), ("reason", "no")])).await?;
     assert_eq!(unchanged.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unchanged.body);
     assert!(unchanged.body.contains("neither payload nor headers were changed"), "{}", unchanged.body);
+    // Both forms come back with their text: with a box to accept it, and without a reason.
+    let broken = [("payload", "{\"kg\": 2"), ("headers", ""), ("reason", "the scale")];
+    let warned = send_edit(&ann, with(&hidden, &broken)).await?;
+    assert_eq!(warned.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", warned.body);
+    for part in ["the new payload is not JSON", "accept_invalid_json", "{&quot;kg&quot;: 2</textarea>"] {
+        assert!(warned.body.contains(part), "{part}: {}", warned.body);
+    }
+    let blank = [("payload", "{\"kg\": 2}"), ("headers", ""), ("reason", " ")];
+    let blank = send_edit(&ann, with(&hidden, &blank)).await?;
+    assert_eq!(blank.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", blank.body);
+    assert!(blank.body.contains("the reason is empty"), "{}", blank.body);
+    assert!(blank.body.contains("{&quot;kg&quot;: 2}</textarea>"), "{}", blank.body);
+    assert_eq!(service.db.integer("SELECT count(*) FROM outbox_audit").await?, 0);
     let typed = [
         ("payload", "{\r\n\"kg\": 2}"),
         ("headers", "tenant=acme"),

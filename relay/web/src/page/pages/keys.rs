@@ -11,10 +11,11 @@ use idempotency::{Action, KeyId};
 use maud::{Markup, html};
 use message::shield;
 use operate::keys::{self, KeyLine};
-use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signed, named_tables};
+use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, named_tables};
 use uuid::Uuid;
 
 use super::super::address::to;
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -138,7 +139,7 @@ pub(crate) async fn decide(
 ) -> Result<Html, Problem> {
     permit(&operator)?;
     let choice = Choice::read(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/keys/decide", "decide about keys")?;
     let consequence = choice.consequence();
     let decided = shield(async move {
         let _turn = app.turn().await?;

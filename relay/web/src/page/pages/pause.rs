@@ -8,10 +8,11 @@ use axum::response::Redirect;
 use maud::html;
 use message::{OrderingKey, Topic, shield};
 use operate::pause::{pause as set, resume as lift};
-use operate::{OperateError, Operator, Role, Signed};
+use operate::{OperateError, Operator, Role};
 use outbox_log::PauseScope;
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -88,7 +89,8 @@ async fn change(
     // Checked first: without the right, the form does not matter.
     permit(&operator)?;
     let scope = scope(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let path = if is_paused { "/pause" } else { "/resume" };
+    let signed = again::signed(&operator, &form, path, "pause or resume")?;
     let back = back(&form);
     let changed = shield(async move {
         let _turn = app.turn().await?;

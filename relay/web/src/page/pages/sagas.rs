@@ -15,6 +15,7 @@ use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signe
 use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -120,7 +121,7 @@ pub(crate) async fn decide(
     operator.permit(Role::Operator, "decide about sagas")?;
     form.check()?;
     let id = id(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/saga/decide", "decide about sagas")?;
     let back = with_query("/saga", &place(&form));
     let decided = shield(async move {
         let _turn = app.turn().await?;
