@@ -144,7 +144,7 @@ impl Decision {
 #[non_exhaustive]
 pub enum DecideError {
     /// No such entry is parked.
-    #[error("entry {id} is not parked at relay {relay}: it was published or discarded, or was never parked")]
+    #[error("message {id} of {relay} is not parked: it was published or discarded, or was never parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,

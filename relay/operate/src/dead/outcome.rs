@@ -3,6 +3,7 @@
 use outbox_log::admin::AuditRecord;
 use outbox_log::entries::{EntryRef, FoundEntry};
 use outbox_log::{EntryId, ExceptionState};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::decide::LOOK_BACK;
@@ -11,10 +12,25 @@ use crate::error::OperateError;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
+/// The last decision about an entry.
+pub(super) struct LastDecision {
+    pub(super) actor: String,
+    pub(super) at: OffsetDateTime,
+    /// Author, time and result.
+    pub(super) text: String,
+}
+
 /// Returns author, time and result of the last decision about an entry; `None` without a decision.
-/// A decision about a position whose row no longer exists is found only as far back as the audit is
-/// read.
 pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Option<String>, OperateError> {
+    Ok(last_decision(place, id).await?.map(|last| last.text))
+}
+
+/// Returns the last decision about an entry; `None` without one. A decision about a position whose
+/// row no longer exists is found only as far back as the audit is read.
+pub(super) async fn last_decision(
+    place: &OutboxPlace,
+    id: &MessageRef,
+) -> Result<Option<LastDecision>, OperateError> {
     let which = id.place().map(|id| EntryRef::Id(EntryId(id))).or(id.uuid().map(EntryRef::MessageId));
     let entries = match which {
         Some(which) => place.entries.find(&place.pipeline, which).await?,
@@ -36,7 +52,10 @@ pub(super) async fn outcome(place: &OutboxPlace, id: &MessageRef) -> Result<Opti
         last = audit.into_iter().find(|record| id.is(&record.id.to_string(), &record.message_id));
     }
     let entry_of = |record: &AuditRecord| entries.iter().find(|entry| entry.message_id == record.message_id);
-    Ok(last.map(|record| told(&record, entry_of(&record))))
+    Ok(last.map(|record| {
+        let text = told(&record, entry_of(&record));
+        LastDecision { actor: record.actor, at: record.at, text }
+    }))
 }
 
 /// Describes a decision and the entry's current state.
@@ -64,7 +83,6 @@ fn told(record: &AuditRecord, entry: Option<&FoundEntry>) -> String {
 #[cfg(test)]
 mod tests {
     use outbox_log::entries::{Labels, ParkedState};
-    use time::OffsetDateTime;
 
     use super::*;
 
