@@ -8,8 +8,8 @@ use uuid::Uuid;
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
 use crate::admin::{
-    AuditRecord, ChosenEntry, CountedError, DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation,
-    ParkedContent, ParkedGroup, StandingCount,
+    AuditQuery, AuditRecord, AuditSlice, AuditedDecision, ChosenEntry, CountedError, DecisionRecord,
+    EditRecord, FoundParked, ListedEntry, Operation, ParkedContent, ParkedGroup, StandingCount,
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
@@ -108,6 +108,28 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
         digest_after: row.get("digest_after")?,
         error: row.get("error")?,
     })
+}
+
+/// Reads a slice of an audit. Each row has the end of the walk, and one decision or none.
+pub(crate) fn decided<DB: Dialect>(found: &[Row<DB>], asked: &AuditQuery) -> Result<AuditSlice, sqlx::Error> {
+    let Some(end) = found.first() else { return Ok(AuditSlice { decisions: Vec::new(), next: None }) };
+    let scanned: u64 = count(end, "scanned")?;
+    let seen_to: Option<i64> = end.get("seen_to")?;
+    let mut decisions = Vec::with_capacity(found.len());
+    for row in found {
+        if row.get::<Option<i64>>("seq")?.is_some() {
+            let id: Option<String> = row.get("decision")?;
+            let id = id.and_then(|id| Uuid::parse_str(&id).ok());
+            decisions.push(AuditedDecision { last: decision(row)?, id, entries: count(row, "entries")? });
+        }
+    }
+    // The limit can have cut off decisions of these rows.
+    let next = if decisions.len() >= asked.decisions_max as usize {
+        decisions.last().map(|decision| decision.last.number)
+    } else {
+        seen_to.filter(|_| scanned >= u64::from(asked.rows_max))
+    };
+    Ok(AuditSlice { decisions, next })
 }
 
 pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx::Error> {

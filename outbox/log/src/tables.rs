@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 use crate::admin::status::ParkedSummary;
 use crate::admin::{
-    AuditRecord, COUNTED_MAX, ChosenEntry, CountedError, ERRORS_LOOKED_AT, EditRecord, ListedEntry,
-    Operation, ParkedContent,
+    AuditQuery, AuditRecord, AuditSlice, COUNTED_MAX, ChosenEntry, CountedError, ERRORS_LOOKED_AT,
+    EditRecord, ListedEntry, Operation, ParkedContent,
 };
 use crate::dialect::Dialect;
 use crate::entries::StoredPayload;
@@ -70,6 +70,8 @@ pub(crate) struct Texts {
     pub(crate) operations: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
+    /// Relay, rows to look through, below this number; actor, action, decisions.
+    pub(crate) audited: Statement,
     /// Relay, message id, rows.
     pub(crate) decisions_of: Statement,
     /// Relay, id, message id.
@@ -104,8 +106,8 @@ macro_rules! texts_of {
         texts_of! { $statements;
             counts parked_age errors list list_stuck list_held held_len list_few_held list_discarded
             discarded_of payload pauses paused_scopes pauses_len pause resume note operations decisions
-            decisions_of content edit parked parked_few_held parked_stuck choose total groups decision_head
-            decision_now now
+            audited decisions_of content edit parked parked_few_held parked_stuck choose total groups
+            decision_head decision_now now
         }
     };
     ($statements:expr; $($name:ident)*) => {{
@@ -383,6 +385,20 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
         Self::records(connection, query.bind(records_max).bind(before)).await
+    }
+
+    /// Reads decisions below a number, latest first, each once.
+    pub(crate) async fn decided(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        asked: &AuditQuery,
+    ) -> Result<AuditSlice, LogError> {
+        let query = Query::<DB>::new(&self.texts.audited).bind(relay.as_str()).bind(asked.rows_max);
+        let query = query.bind(asked.before).bind(asked.actor.as_deref()).bind(asked.action.as_deref());
+        let found = query.bind(asked.decisions_max).rows(connection).await;
+        let found = found.map_err(LogError::during("list decisions"))?;
+        rows::decided(&found, asked).map_err(LogError::during("read a decision"))
     }
 
     /// Reads decisions about a message, latest first.

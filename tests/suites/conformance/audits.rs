@@ -21,6 +21,7 @@ use crate::outbox::support::pipeline;
 pub(crate) fn trials() -> Vec<Trial> {
     let name = |dialect: &str, case: &str| format!("audits/{dialect}/{case}");
     let filters = "filters_find_decisions_however_many_follow";
+    let bulk = "a_large_decision_hides_no_earlier_one";
     let whole = "an_export_is_whole_and_says_what_is_missing";
     vec![
         trial(name("postgres", filters), &[Backend::Postgres], |stage| async move {
@@ -28,6 +29,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial(name("sqlite", filters), &[Backend::Sqlite], |stage| async move {
             found(&Database::<sqlx::Sqlite>::migrated(&stage).await?, SQLITE).await
+        }),
+        trial(name("postgres", bulk), &[Backend::Postgres], |stage| async move {
+            large(&Database::<sqlx::Postgres>::migrated(&stage).await?).await
+        }),
+        trial(name("sqlite", bulk), &[Backend::Sqlite], |stage| async move {
+            large(&Database::<sqlx::Sqlite>::migrated(&stage).await?).await
         }),
         trial(name("postgres", whole), &[Backend::Postgres], |stage| async move {
             exported(&Database::<sqlx::Postgres>::migrated(&stage).await?, POSTGRES).await
@@ -181,6 +188,54 @@ where
         ..AuditQuery::latest(NonZeroU32::MIN)
     };
     assert!(read(&scene.places, &[], &scene.operator, &wrong).await.is_err());
+    scene.places.close().await;
+    Ok(())
+}
+
+/// Messages of each large decision: more than any read of rows covers.
+const LARGE: u64 = 75_000;
+
+/// Goal: after decisions about 150,000 messages, made by two operators at once, each is one line
+/// with its exact number, the earlier ones are there, and filters find them at once. Oracle: the
+/// lines without and with filters, none of them with a lower bound as its number.
+async fn large<DB>(db: &Database<DB>) -> Outcome
+where
+    DB: Dialect + inbox::Dialect,
+{
+    db.append("orders", "key-1", "{}").await?;
+    let columns = "outbox_audit (actor, relay, id, message_id, action, note, selection, decision)";
+    let row = "'main', m.id, m.message_id, 'requeue', 'a test'";
+    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
+    let early = "019f0000-0000-7000-8000-00000000000a";
+    db.execute(&format!(
+        "INSERT INTO {columns} SELECT 'cy', {row}, 'all: 1 chosen', '{early}'{cast} FROM outbox_message AS m"
+    ))
+    .await?;
+    let one = "019f0000-0000-7000-8000-00000000000b";
+    let other = "019f0000-0000-7000-8000-00000000000c";
+    // Two operators take turns of 500 rows; the first turn has one row less.
+    let rows = 2 * LARGE - 1;
+    db.execute(&format!(
+        "INSERT INTO {columns} WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows}) \
+         SELECT CASE WHEN n / 500 % 2 = 0 THEN 'ann' ELSE 'bob' END, {row}, 'all: {LARGE} chosen', \
+         (CASE WHEN n / 500 % 2 = 0 THEN '{one}' ELSE '{other}' END){cast} \
+         FROM n CROSS JOIN outbox_message AS m ORDER BY n",
+    ))
+    .await?;
+    let scene = Scene::open(db).await?;
+    let ann = format!("ann requeue {}", LARGE - 1);
+    let bob = format!("bob requeue {LARGE}");
+    let all = [ann.clone(), bob.clone(), String::from("cy requeue 1")];
+    let latest = scene.read(AuditFilter::default(), false).await?;
+    assert!(latest.lines.iter().all(|line| !line.messages_is_at_least), "{latest:?}");
+    assert_eq!(latest.searched_back_to, None);
+    assert_eq!(scene.shown(AuditFilter::default()).await?, all);
+    let by = |actor| AuditFilter { actor: some(actor), ..AuditFilter::default() };
+    assert_eq!(scene.shown(by("bob")).await?, [bob]);
+    assert_eq!(scene.shown(by("cy")).await?, [all[2].clone()]);
+    assert_eq!(scene.shown(by("eve")).await?, [""; 0]);
+    let recent = OffsetDateTime::now_utc() - Duration::HOUR;
+    assert_eq!(scene.shown(AuditFilter { from: Some(recent), ..AuditFilter::default() }).await?, all);
     scene.places.close().await;
     Ok(())
 }

@@ -8,8 +8,8 @@ use time::OffsetDateTime;
 use super::line::AuditLine;
 use crate::cause::signature;
 
-/// Rows per read. A row has texts of some KiB.
-const SLICE_ROWS: u32 = 500;
+/// Rows per read. A row has texts of some KiB, and a read a connection of its own.
+const SLICE_ROWS: u32 = 2_000;
 
 /// The reads of one database, from the latest row backwards.
 #[derive(Debug)]
@@ -95,9 +95,10 @@ impl Grouping {
 }
 
 /// Returns whether a decision can have several rows. Without a filter, each message was decided
-/// about individually. An operation is not about messages: the same one again is another one.
+/// about individually. With an id, its rows were counted. An operation is not about messages: the
+/// same one again is another one.
 fn can_have_more(line: &AuditLine) -> bool {
-    line.selection.is_some() && line.messages > 0
+    line.selection.is_some() && line.messages > 0 && line.decision.is_none()
 }
 
 /// Returns whether two rows belong to one decision.

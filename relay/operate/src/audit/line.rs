@@ -3,9 +3,10 @@
 use std::fmt;
 
 use inbox::Decision;
-use outbox_log::admin::{AuditRecord, Operation};
+use outbox_log::admin::{AuditRecord, AuditedDecision, Operation};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::keys::DecidedLine;
 use crate::places::OutboxPlace;
@@ -89,6 +90,9 @@ pub struct AuditLine {
     pub digest_after: Option<String>,
     /// The error for which the message was dead at the time of the decision, if the audit has it.
     pub error: Option<String>,
+    /// The id that the rows of one decision share, if the audit has one.
+    #[serde(skip)]
+    pub(super) decision: Option<Uuid>,
     /// Its number in the audit of an outbox, if it is a decision about one message there.
     #[serde(skip)]
     pub number: Option<i64>,
@@ -126,8 +130,15 @@ impl AuditLine {
             digest_before: None,
             digest_after: None,
             error: None,
+            decision: None,
             number: None,
         }
+    }
+
+    /// Creates the line of a decision of an outbox, with the number of its messages.
+    pub(super) fn of_audited(place: &OutboxPlace, audited: AuditedDecision) -> Self {
+        let AuditedDecision { last, id, entries } = audited;
+        Self { messages: entries, decision: id, ..Self::of_record(place, last) }
     }
 
     pub(super) fn of_record(place: &OutboxPlace, record: AuditRecord) -> Self {

@@ -63,7 +63,9 @@ pub struct Audited {
 }
 
 /// Returns the latest decisions that match, from all places and from the keys and sagas of
-/// `tables`. Reads at most 10,000 rows of each audit, with a filter 100,000. Cancel-safe.
+/// `tables`. Looks through at most a million rows of an outbox's audit, where a decision is one
+/// line however many messages it was about. Of other audits, of single messages and for a topic, it
+/// reads at most 10,000 rows, with a filter 100,000. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not read the audit, or when the filter is contradictory.

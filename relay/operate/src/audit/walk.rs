@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use outbox_log::admin::AuditQuery as Asked;
 use time::OffsetDateTime;
 
 use super::filter::{AuditFilter, names_topic};
@@ -97,11 +98,27 @@ pub(crate) struct Walk {
     part: Part,
     slices: Slices,
     grouping: Grouping,
+    is_each: bool,
+    /// Number of rows of an outbox that may still be looked through; `None` for all.
+    to_look_through: Option<u32>,
+    /// Number of rows that the next statement looks through.
+    at_once: u32,
     /// The time of the last row that was read.
     last_at: Option<OffsetDateTime>,
+    /// Whether no row of an outbox is left.
+    is_at_end: bool,
     is_ended: bool,
     is_cut: bool,
 }
+
+/// Maximum number of rows of an outbox's audit that one reading looks through.
+const LOOKED_THROUGH_MAX: u32 = 1_000_000;
+/// The number for the first statement, and the maximum for each. More rows are looked through where
+/// they belong to few decisions.
+const LOOKED_THROUGH_FIRST: u32 = 1_000;
+const LOOKED_THROUGH_AT_ONCE: u32 = 100_000;
+/// Maximum number of decisions that one statement returns. Each has texts of some KiB.
+const DECISIONS_AT_ONCE: u32 = 500;
 
 /// Maximum number of decisions read of the keys or the sagas of a database.
 const TABLE_ROWS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999);
@@ -114,7 +131,11 @@ impl Walk {
             part,
             slices: Slices::new(rows_max),
             grouping: Grouping::new(is_each),
+            is_each,
+            to_look_through: rows_max.map(|_| LOOKED_THROUGH_MAX),
+            at_once: LOOKED_THROUGH_FIRST,
             last_at: None,
+            is_at_end: false,
             is_ended: false,
             is_cut: false,
         }
@@ -162,11 +183,50 @@ impl Walk {
         self.grouping.add(line, is_met)
     }
 
+    /// Reads decisions about messages, each by one row. A topic is that of single messages, so its
+    /// filter needs their rows.
+    async fn decisions(
+        &mut self,
+        place: &OutboxPlace,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditLine>, OperateError> {
+        let is_cut = self.to_look_through == Some(0);
+        if is_cut || self.is_at_end || self.grouping.last_at().is_some_and(|at| filter.is_past(at)) {
+            self.is_ended = true;
+            self.is_cut = is_cut && !self.is_at_end;
+            return Ok(self.grouping.end(self.is_cut).into_iter().collect());
+        }
+        let rows_max = self.to_look_through.map_or(self.at_once, |left| left.min(self.at_once));
+        let asked = Asked {
+            before: self.slices.before,
+            rows_max,
+            decisions_max: DECISIONS_AT_ONCE,
+            actor: filter.actor.clone(),
+            action: filter.action.clone(),
+        };
+        let read = place.log.audited(&place.pipeline, &asked).await;
+        let slice = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
+        self.to_look_through = self.to_look_through.map(|left| left - rows_max);
+        let are_few = slice.decisions.len() < DECISIONS_AT_ONCE as usize;
+        let more = (8 * self.at_once).min(LOOKED_THROUGH_AT_ONCE);
+        self.at_once = if are_few { more } else { LOOKED_THROUGH_FIRST };
+        self.is_at_end = slice.next.is_none();
+        self.slices.before = slice.next.unwrap_or(self.slices.before);
+        let mut lines = Vec::new();
+        for audited in slice.decisions {
+            lines.extend(self.add(AuditLine::of_audited(place, audited), true));
+        }
+        Ok(lines)
+    }
+
     async fn messages(
         &mut self,
         place: &OutboxPlace,
         filter: &AuditFilter,
     ) -> Result<Vec<AuditLine>, OperateError> {
+        if filter.topic.is_none() && !self.is_each {
+            return self.decisions(place, filter).await;
+        }
         let Some(rows) = self.rows(filter) else { return Ok(self.end()) };
         let about = |error| OperateError::from(error).about(&place.pipeline);
         let records =

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
-use crate::admin::entry::{AuditRecord, ListedEntry};
+use crate::admin::entry::{AuditQuery, AuditRecord, AuditSlice, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::failure::within;
@@ -121,6 +121,11 @@ impl LogAdmin for PostgresLog {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         let ask = async { self.tables.decisions(&mut *self.look().await?, relay, before, records_max).await };
+        within(self.options.call_timeout, ask).await
+    }
+
+    async fn audited(&self, relay: &RelayName, asked: &AuditQuery) -> Result<AuditSlice, LogError> {
+        let ask = async { self.tables.decided(&mut *self.look().await?, relay, asked).await };
         within(self.options.call_timeout, ask).await
     }
 

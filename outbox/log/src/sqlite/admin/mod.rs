@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
-use crate::admin::entry::{AuditRecord, ListedEntry};
+use crate::admin::entry::{AuditQuery, AuditRecord, AuditSlice, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::sqlite::store::SqliteLog;
@@ -81,6 +81,10 @@ impl LogAdmin for SqliteLog {
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError> {
         self.tables.decisions(&mut self.connect().await?, relay, before, records_max).await
+    }
+
+    async fn audited(&self, relay: &RelayName, asked: &AuditQuery) -> Result<AuditSlice, LogError> {
+        self.tables.decided(&mut self.connect().await?, relay, asked).await
     }
 
     async fn audit_of(
