@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use operate::cause::Cause;
 use operate::status::{PipelineStatus, Symptom, Wait, status};
 use operate::units::Time;
 use outbox_log::PauseScope;
@@ -155,6 +156,7 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     // The problem of an unreachable database is an error of this command.
     for wait in shown.waits().iter().filter(|wait| wait.symptom != Symptom::DatabaseAway) {
         lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
+        lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         let command = match wait.symptom {
             Symptom::Paused => pauses.next().and_then(|pause| resume(&shown.pipeline, &pause.paused)),
             _ => next(&shown.pipeline, wait),
@@ -162,6 +164,18 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
         lines.extend(command.map(|command| format!("  {command}")));
     }
     lines
+}
+
+/// Returns the most frequent error of messages.
+fn why(cause: &Cause) -> String {
+    let least = if cause.is_at_least { "≥ " } else { "" };
+    let others = match cause.others {
+        0 if cause.is_at_least => format!(" ({least}{} of them)", cause.count),
+        0 => String::new(),
+        1 => format!(" ({least}{} of them, and 1 other error)", cause.count),
+        others => format!(" ({least}{} of them, and {others} other errors)", cause.count),
+    };
+    format!("why: {}{others}", cause.shown())
 }
 
 /// Returns the command that shows more about a reason, or its remedy.
@@ -225,12 +239,15 @@ mod tests {
     }
 
     fn sick() -> PipelineStatus {
+        let text = String::from("no queue is bound");
+        let cause = Cause { text, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
         PipelineStatus {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),
             oldest_pending_age_seconds: Some(25_380.0),
             exceptions: BTreeMap::from([(Dead, 2_009), (Held, 41)]),
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0), (Held, 25_380.0)]),
+            causes: BTreeMap::from([(Dead, cause)]),
             ..healthy("shipping")
         }
     }
@@ -255,6 +272,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert!(
             text.ends_with(
                 "shipping: 2009 messages are dead: requeue or discard them, for 7h3m\n  \
+                 why: no queue is bound… (≥ 1000 of them, and 1 other error)\n  \
                  relay dead list --pipeline shipping\n\
                  shipping: 41 messages are waiting behind an earlier message with the same key, or because a \
                  topic is stopped, for 7h3m\n  \

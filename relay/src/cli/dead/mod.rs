@@ -67,8 +67,8 @@ pub struct List {
     #[arg(long, conflicts_with = "states")]
     closed: bool,
 
-    /// Show the number of messages by topic and cause instead of the messages. Counts up to
-    /// 100,000.
+    /// Show the number of messages by topic and error instead of the messages. Errors that differ
+    /// only in numbers and ids are one. Counts up to 100,000.
     #[arg(long, conflicts_with_all = ["limit", "export"])]
     count: bool,
 

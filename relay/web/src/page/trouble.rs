@@ -113,10 +113,10 @@ pub(crate) fn sentence(wait: &Wait) -> String {
         number => format!("{least}{} messages are {state}", count(number)),
     };
     let least = if cause.is_at_least { "≥ " } else { "" };
-    let counted = format!("{} ({least}{})", cause.text, count(cause.count));
+    let counted = format!("{} ({least}{})", cause.shown(), count(cause.count));
     match cause.others {
         0 if cause.is_at_least => format!("{subject}: {counted}"),
-        0 => format!("{subject}: {}", cause.text),
+        0 => format!("{subject}: {}", cause.shown()),
         others => format!("{subject}: {counted}, and {}", several(others, "other cause")),
     }
 }
@@ -263,7 +263,8 @@ mod tests {
     #[test]
     fn messages_are_told_with_their_most_frequent_error() {
         let mut shipping = status("shipping", PipelineState::Leading, &[(Dead, 2_009)]);
-        let cause = Cause { text: String::from("no route"), count: 1_200, is_at_least: true, others: 2 };
+        let text = String::from("no route");
+        let cause = Cause { text, is_cut: false, count: 1_200, is_at_least: true, others: 2 };
         shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");

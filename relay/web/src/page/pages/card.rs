@@ -204,7 +204,10 @@ mod tests {
             state: PipelineState::Leading,
             exceptions: BTreeMap::from([(Dead, 2_009)]),
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0)]),
-            causes: BTreeMap::from([(Dead, Cause { text, count: 1_000, is_at_least: false, others })]),
+            causes: BTreeMap::from([(
+                Dead,
+                Cause { text, is_cut: false, count: 1_000, is_at_least: false, others },
+            )]),
             ..PipelineStatus::of("shipping", None, None)
         }
     }
