@@ -56,6 +56,8 @@ pub struct RelayBuilder {
     options: LogOptions,
     publishing: Option<Publishing>,
     limit: SizeLimit,
+    /// `queue_bytes_max` of Kafka.
+    queue_bytes_max: Option<usize>,
     changes: Vec<Change>,
     keep: Option<Duration>,
     hint: Option<Arc<Notify>>,
@@ -101,6 +103,7 @@ impl Relay {
             options: LogOptions::default(),
             publishing: None,
             limit: EngineOptions::default().size_limit,
+            queue_bytes_max: None,
             changes: Vec::new(),
             keep: Some(maintenance::KEEP_DEFAULT),
             hint: None,
@@ -175,7 +178,9 @@ impl RelayBuilder {
         self.kafka_with(brokers::kafka::Config::new(bootstrap_servers))
     }
 
-    /// Publishes to a Kafka cluster, in transactions if the settings request them.
+    /// Publishes to a Kafka cluster, in transactions if the settings request them. Its
+    /// `queue_bytes_max` must be at least twice the engine's window: [`build`](Self::build) refuses
+    /// less.
     ///
     /// # Errors
     /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
@@ -183,11 +188,13 @@ impl RelayBuilder {
     #[cfg(feature = "kafka")]
     pub fn kafka_with(self, config: brokers::kafka::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
-        if config.transactional {
-            let connector = Arc::new(brokers::kafka::TransactionalConnector::new(config)?);
-            return Ok(Self { publishing: Some(Publishing::InTransactions(connector)), limit, ..self });
-        }
-        Ok(self.connector(brokers::kafka::Connector::new(config)?, limit))
+        let queue_bytes_max = Some(config.queue_bytes_max);
+        let builder = if config.transactional {
+            self.transactions(brokers::kafka::TransactionalConnector::new(config)?, limit)
+        } else {
+            self.connector(brokers::kafka::Connector::new(config)?, limit)
+        };
+        Ok(Self { queue_bytes_max, ..builder })
     }
 
     /// Publishes to RabbitMQ; [`Config::new`](brokers::rabbitmq::Config::new) takes a URL.
@@ -215,6 +222,7 @@ impl RelayBuilder {
     /// Publishes through any other connector, which takes messages up to `limit`.
     pub fn connector(mut self, connector: impl Connector + 'static, limit: SizeLimit) -> Self {
         self.limit = limit;
+        self.queue_bytes_max = None;
         self.publishing = Some(Publishing::Plain(Arc::new(connector)));
         self
     }
@@ -223,6 +231,7 @@ impl RelayBuilder {
     /// `limit`.
     pub fn transactions(mut self, transactions: impl Transactions + 'static, limit: SizeLimit) -> Self {
         self.limit = limit;
+        self.queue_bytes_max = None;
         self.publishing = Some(Publishing::InTransactions(Arc::new(transactions)));
         self
     }
@@ -299,6 +308,9 @@ impl RelayBuilder {
             splitter.limit = self.limit;
         }
         settings.check().map_err(BuildRelayError::Setting)?;
+        if let Some(bytes) = self.queue_bytes_max {
+            settings.check_room("kafka.queue_bytes_max", bytes).map_err(BuildRelayError::Setting)?;
+        }
         #[cfg(feature = "page")]
         shown.settings.clone_from(&settings);
         let pipeline = Pipeline::new(name, store, publishing, settings);
@@ -372,6 +384,26 @@ mod tests {
         let short = told(|settings| settings.silent_after = Duration::from_nanos(19));
         assert!(short.contains("silent_after: 0s is outside 100ms to 1h"), "{short}");
         assert_eq!(told(|settings| settings.silent_after = Duration::from_millis(100)), "");
+    }
+
+    /// Kafka's client would make messages wait behind those of a silent topic.
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn a_queue_that_is_smaller_than_two_windows_is_refused() {
+        let build = |bytes: usize| {
+            let config = brokers::kafka::Config::new(["127.0.0.1:1"]).queue_bytes_max(bytes);
+            let builder = Relay::builder("sqlite:orders.db").kafka_with(config).unwrap();
+            builder.build().err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let told = build((24 << 20) - 1);
+        assert!(told.contains("kafka.queue_bytes_max: 25165823 is less than 25165824, twice"), "{told}");
+        assert_eq!(build(24 << 20), "");
+        let replaced = refused("sqlite:orders.db", |builder| {
+            let config = brokers::kafka::Config::new(["127.0.0.1:1"]).queue_bytes_max(2 << 20);
+            let connector = Broker::new().connector(MaxInFlightPerKey::Pipelined);
+            builder.kafka_with(config).unwrap().connector(connector, SizeLimit::PORTABLE)
+        });
+        assert_eq!(replaced, "", "another connector has replaced it");
     }
 
     /// Messages cross the network unencrypted only if the options permit it.

@@ -19,6 +19,9 @@ use serde_json::value::RawValue;
 /// The attribute that carries free headers in events that this toolkit writes.
 pub(crate) const HEADERS: &str = "headers";
 
+/// The attribute that every event has, and no other object in a body.
+const VERSION: &str = "specversion";
+
 /// The media type of a single event. A batch, `application/cloudevents-batch+json`, does not count
 /// as one.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
@@ -29,6 +32,8 @@ const MEDIA_TYPE: &str = "application/cloudevents+json";
 struct Members<V> {
     kept: BTreeMap<String, V>,
     count: usize,
+    /// Whether one of them, kept or not, makes the object an event.
+    has_version: bool,
 }
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Members<V> {
@@ -43,14 +48,16 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Members<V> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<V>, A::Error> {
-                let mut members = Members { kept: BTreeMap::new(), count: 0 };
+                let mut members = Members { kept: BTreeMap::new(), count: 0, has_version: false };
                 while members.count < WIRE_HEADERS_MAX
                     && let Some((name, value)) = map.next_entry()?
                 {
+                    members.has_version |= name == VERSION;
                     members.kept.insert(name, value);
                     members.count += 1;
                 }
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                while let Some((name, IgnoredAny)) = map.next_entry::<String, _>()? {
+                    members.has_version |= name == VERSION;
                     members.count += 1;
                 }
                 Ok(members)
@@ -80,8 +87,8 @@ impl<'a> Event<'a> {
     pub(crate) fn parse(body: &'a str) -> Result<Self, String> {
         let event: Members<&RawValue> = serde_json::from_str(body)
             .map_err(|error| format!("the body is not a CloudEvent in JSON ({error})"))?;
-        // Of an event with too many members, this one may not have been kept.
-        if event.kept.contains_key("specversion") || event.check().is_err() {
+        // Any other object is a payload, however many members it has.
+        if event.has_version {
             Ok(Self(event))
         } else {
             Err(String::from("the body has no specversion, so it is not a CloudEvent"))

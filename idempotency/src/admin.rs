@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use inbox::{Signature, StoreError};
 use message::{InvalidText, shield};
+use outbox::{Signature, StoreError};
 use uuid::Uuid;
 
 use crate::again::again;
@@ -70,7 +70,19 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// # Errors
     /// [`StoreError`] when the database refused or is unavailable.
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
-        let decisions = self.tables().decisions(self.pool(), limit.get());
+        self.decisions_before(i64::MAX, limit).await
+    }
+
+    /// Returns the decisions with numbers below `before`, the latest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// As for [`decisions`](Self::decisions).
+    pub async fn decisions_before(
+        &self,
+        before: i64,
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, StoreError> {
+        let decisions = self.tables().decisions(self.pool(), before, limit.get());
         self.db().call(decisions).await.map_err(StoreError::during("list decisions about idempotency keys"))
     }
 }

@@ -3,10 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use inbox::StoreError;
 use message::Backoff;
 use migrations::SqlErrorKind;
-use outbox::Bounded;
+use outbox::{Bounded, StoreError};
 
 use crate::store::KeyStore;
 

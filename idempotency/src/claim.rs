@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use inbox::StoreError;
 use message::crash_points::reached;
 use message::shield;
+use outbox::StoreError;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -1,10 +1,10 @@
 //! Claims keys: on lease, or in a transaction.
 
-use inbox::StoreError;
 use message::crash_points::reached;
 use message::token::Drift;
 use message::{Fingerprint, shield};
 use migrations::SqlErrorKind;
+use outbox::StoreError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;

@@ -1,9 +1,9 @@
 //! Errors of idempotency keys.
 
-use inbox::StoreError;
 use message::token::Drift;
 use message::{Fault, InvalidId};
 use migrations::MigrateError;
+use outbox::StoreError;
 use time::OffsetDateTime;
 
 use crate::options::OptionOutOfBounds;

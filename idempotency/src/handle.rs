@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inbox::shared::back;
-use message::SteadyClock;
+use message::{SteadyClock, back};
 use outbox::{Bounded, Outbox};
 use sqlx::Pool;
 use time::OffsetDateTime;

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use inbox::Tenant;
-use message::{Fingerprint, InvalidText, TEXT_BYTES_MAX};
+use message::{Fingerprint, InvalidText, TEXT_BYTES_MAX, Tenant};
 use uuid::Uuid;
 
 message::name! {

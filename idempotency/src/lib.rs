@@ -19,7 +19,7 @@
 //! | [`Claim`] | a key held on lease |
 //! | [`KeyTransaction`] | a key held by a transaction |
 //! | [`ClaimError`], [`CompleteError`] | errors |
-//! | [`Tenant`], [`CommitError`], [`StoreError`], [`Signature`] | types of the inbox in this interface |
+//! | [`Tenant`], [`CommitError`], [`StoreError`], [`Signature`] | types of other crates in this interface |
 //! | [`StuckKey`], [`Decision`] | keys that wait for an operator, and decisions about them |
 //! | [`Maintained`] | counts of background maintenance |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
@@ -98,9 +98,10 @@ pub use claimed::{Claimed, Replay};
 pub use error::{ClaimError, CompleteError};
 pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
-pub use inbox::{CommitError, Signature, StoreError, Tenant};
 pub use maintenance::Maintained;
+pub use message::Tenant;
 pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
+pub use outbox::{AuditLine, CommitError, Signature, StoreError, UnknownCommit};
 pub use record::{Action, Decision, Ending, StuckKey};
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

@@ -3,8 +3,8 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use inbox::StoreError;
 use message::{jittered, shield};
+use outbox::StoreError;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::handle::{IdempotencyKeys, Inner};
@@ -89,7 +89,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// role may lack the right to do it.
     async fn forget_decisions(&self) {
         let before = self.forgets_decisions_before();
-        let forgetting = DB::forget_decisions(self.pool(), self.tables(), before, BATCH);
+        let forgetting = self.tables().forget_decisions(self.pool(), before, BATCH);
         if let Err(error) = self.db().call(forgetting).await {
             tracing::debug!(%error, "could not delete old decisions about idempotency keys");
         }

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Weak};
 
-use inbox::StoreError;
 use message::SteadyClock;
 use migrations::{Line, Migrator};
-use outbox::Bounded;
+use outbox::{Bounded, StoreError};
 use sqlx::Pool;
 
 use crate::error::ClaimError;

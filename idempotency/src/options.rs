@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use inbox::shared::{
-    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
-};
 use message::token::{DriftWindow, InvalidWindow};
 use migrations::Identifier;
+use outbox::{
+    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
+};
 
 /// Default retention of outcomes.
 const KEY_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);

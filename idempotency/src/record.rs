@@ -1,6 +1,9 @@
 //! The row of a key, its states, and what operators see and decide of it.
 
+use std::fmt;
+
 use message::Fingerprint;
+use outbox::AuditLine;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -145,17 +148,11 @@ impl Action {
     }
 }
 
-/// A decision about a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    /// When, by the database's clock.
-    pub at: OffsetDateTime,
-    /// The person or program that decided.
-    pub actor: String,
-    /// The reason.
-    pub note: String,
-    /// The choice.
-    pub action: Action,
-    /// The key.
-    pub id: KeyId,
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
+
+/// A decision about a key, as the audit stores it.
+pub type Decision = AuditLine<Action, KeyId>;

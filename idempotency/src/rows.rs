@@ -61,13 +61,5 @@ pub(crate) fn stuck_key<DB: Backend>(row: &Row<DB>) -> Result<StuckKey> {
 }
 
 pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
-    let action = text(row, "action")?;
-    let unknown = || unreadable(format!("this version does not know the decision {action:?}"));
-    Ok(Decision {
-        at: row.get("at")?,
-        actor: row.get("actor")?,
-        note: row.get("note")?,
-        action: Action::from_word(&action).ok_or_else(unknown)?,
-        id: key_id(row)?,
-    })
+    Decision::read(row, Action::from_word, key_id(row)?)
 }

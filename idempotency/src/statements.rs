@@ -2,5 +2,5 @@
 //! [`KeyTables`](crate::store::KeyTables) run and describe them; each database has its own texts.
 
 migrations::shared_statements! { $
-    decisions find finish forget insert look replace report stuck
+    find finish forget insert look replace report stuck
 }

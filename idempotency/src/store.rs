@@ -5,11 +5,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use inbox::Signature;
 use message::token::Drift;
-use migrations::Identifier;
 use migrations::query::{Query, Row};
-use outbox::Bounded;
+use migrations::{Identifier, Line};
+use outbox::{Audit, Bounded, Signature};
 use sqlx::pool::PoolConnection;
 use sqlx::{Pool, Transaction};
 use time::OffsetDateTime;
@@ -75,12 +74,15 @@ pub struct KeyTables<DB: KeyStore> {
     pub(crate) shared: Shared,
     /// The SQL that only this database has.
     pub(crate) own: DB::KeyStatements,
+    /// The decisions of operators.
+    pub(crate) audit: Audit,
 }
 
 impl<DB: KeyStore> KeyTables<DB> {
     pub(crate) fn new(schema: Option<&Identifier>) -> Self {
         let own = DB::key_statements(schema);
-        Self { shared: DB::shared_key_statements(&own), own }
+        let audit = Audit::new::<DB>(schema, Line::Idempotency, "scope, operation, key");
+        Self { shared: DB::shared_key_statements(&own), own, audit }
     }
 }
 
@@ -150,13 +152,4 @@ pub trait KeyStore: outbox::Dialect {
         db: &Bounded<Self>,
         query: Query<Self>,
     ) -> impl Future<Output = Result<Vec<Row<Self>>>> + Send;
-
-    /// Deletes decisions older than the given time among the oldest `limit` ones. Returns the
-    /// number deleted.
-    fn forget_decisions(
-        pool: &Pool<Self>,
-        tables: &KeyTables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -82,10 +82,20 @@ impl<DB: KeyStore> KeyTables<DB> {
             .await
     }
 
-    /// Returns the decisions, the latest first.
-    pub(crate) async fn decisions(&self, pool: &Pool<DB>, limit: u32) -> Result<Vec<Decision>> {
-        let query = of_existing(Query::<DB>::new(&self.shared.decisions).bind(limit));
-        query.rows(&mut *pool.acquire().await?).await?.iter().map(rows::decided).collect()
+    /// Returns the decisions with numbers below `before`, the latest first.
+    pub(crate) async fn decisions(&self, pool: &Pool<DB>, before: i64, limit: u32) -> Result<Vec<Decision>> {
+        let found = self.audit.before::<DB>(&mut *pool.acquire().await?, before, limit).await?;
+        found.iter().map(rows::decided).collect()
+    }
+
+    /// Deletes the oldest decisions from before a time, at most `limit`; returns how many.
+    pub(crate) async fn forget_decisions(
+        &self,
+        pool: &Pool<DB>,
+        before: OffsetDateTime,
+        limit: u32,
+    ) -> Result<u64> {
+        self.audit.purge::<DB>(&mut *pool.acquire().await?, before, limit).await
     }
 
     /// Returns the keys whose lease has expired, the oldest expiry first, and those whose lease

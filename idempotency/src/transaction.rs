@@ -3,12 +3,10 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use inbox::shared::{UNSEALED, classify_commit, unsealed};
-use inbox::{CommitError, StoreError};
 use message::crash_points::reached;
 use message::{Backoff, shield};
-use migrations::own_transaction::{ENDED, roll_back};
-use outbox::{OutboxTransaction, Sealed};
+use migrations::own_transaction::roll_back;
+use outbox::{CommitError, OutboxTransaction, Sealed, StoreError, UnknownCommit};
 use sqlx::Transaction;
 use tokio::time::Instant;
 
@@ -66,10 +64,10 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     /// call is dropped. When the answer to the commit is lost, the key shows the outcome.
     ///
     /// # Errors
-    /// [`CommitError::RolledBack`] when nothing was committed: a statement had failed (even if its
-    /// error was swallowed), or a statement of the caller's own ended the transaction.
     /// [`CommitError::Unknown`] when the database did not answer for half a minute; the next
-    /// request with the key shows the outcome.
+    /// request with the key shows the outcome. After any other one nothing was committed: a
+    /// statement had failed (even if its error was swallowed), or a statement of the caller's own
+    /// ended the transaction.
     pub async fn commit(self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
         let outcome = outcome.to_vec();
         shield(async move { self.commit_here(ending, &outcome).await }).await
@@ -107,37 +105,32 @@ impl<DB: KeyStore> KeyTransaction<DB> {
     /// Does the same as [`commit`](Self::commit), for a caller that runs to its end anyway. Not
     /// cancel-safe.
     pub(crate) async fn commit_here(mut self, ending: Ending, outcome: &[u8]) -> Result<(), CommitError> {
-        let rolled_back = |reason, source| Err(CommitError::RolledBack { reason, source });
         if !matches!(DB::is_open(&mut self.tx).await, Ok(true)) {
-            return rolled_back(ENDED, None);
+            return Err(CommitError::Ended);
         }
-        if let Some(error) = self.tx.failed_call() {
-            return rolled_back(UNSEALED, Some(Box::new(error)));
-        }
+        self.tx.refuse_after_failure()?;
         let end = End { ending, outcome };
         let finish = self.keys.tables().finish(&mut self.tx, &self.ask, self.attempt, end);
         match self.keys.db().call(finish).await {
             Ok(true) => {}
-            Ok(false) => {
-                return rolled_back(ENDED, None);
-            }
+            Ok(false) => return Err(CommitError::Ended),
             Err(error) => {
                 let reason = "the outcome of its key could not be written, so an earlier statement may have aborted it";
-                return rolled_back(reason, Some(Box::new(error)));
+                return Err(CommitError::RolledBack { reason, source: Some(Box::new(error)) });
             }
         }
         // After the check of the key: in a transaction that has ended, a message would be stored on
         // its own.
-        let Sealed { tx, wake } = match self.keys.db().any(self.tx.seal()).await {
-            Ok(sealed) => sealed.map_err(unsealed)?,
-            Err(error) => return rolled_back(UNSEALED, Some(Box::new(error))),
-        };
+        let sealed = self.keys.db().any(self.tx.seal()).await;
+        let sealed = sealed.unwrap_or_else(|error| Err(CommitError::Lost(Box::new(error))));
+        let Sealed { tx, commit, wake } = sealed?;
         reached(crash_points::AFTER_OUTCOME);
-        let committed = match self.keys.db().call(tx.commit()).await.map_err(classify_commit) {
-            Err(CommitError::Unknown { source }) => {
+        let committed = self.keys.db().call(tx.commit()).await;
+        let committed = match committed.map_err(|error| CommitError::at(commit, error)) {
+            Err(CommitError::Unknown { commit, source }) => {
                 tracing::warn!(error = %source, "the connection was lost during a commit; looking up its \
                                                  key");
-                resolve(&self.keys, &self.ask, source).await
+                resolve(&self.keys, &self.ask, commit, source).await
             }
             other => other,
         };
@@ -156,6 +149,7 @@ impl<DB: KeyStore> KeyTransaction<DB> {
 async fn resolve<DB: KeyStore>(
     keys: &IdempotencyKeys<DB>,
     ask: &Ask,
+    commit: UnknownCommit,
     source: Box<dyn std::error::Error + Send + Sync>,
 ) -> Result<(), CommitError> {
     let until = Instant::now() + RESOLVE_MAX;
@@ -173,7 +167,7 @@ async fn resolve<DB: KeyStore>(
         }
         let pause = RESOLVE_PAUSE.delay(attempt, 1.0);
         if Instant::now() + pause >= until {
-            return Err(CommitError::Unknown { source });
+            return Err(CommitError::Unknown { commit, source });
         }
         tokio::time::sleep(pause).await;
         attempt += 1;

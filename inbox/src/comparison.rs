@@ -1,10 +1,10 @@
 //! Whether two messages with one id are the same message. Pure: no database.
 
 use bytes::Bytes;
+use message::canonical_json::canonical;
 use message::{Fingerprint, Message};
 use time::OffsetDateTime;
 
-use crate::canonical_json::canonical;
 use crate::ids::{ConsumerName, DeadLetterId};
 use crate::refusal::Refusal;
 

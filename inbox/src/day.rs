@@ -1,7 +1,6 @@
 //! Days of message ids. A partition holds one day.
 
 use std::fmt;
-use std::time::Duration;
 
 use message::MessageId;
 use time::{Date, OffsetDateTime, Time};
@@ -97,23 +96,6 @@ pub(crate) fn floor(at: OffsetDateTime) -> Uuid {
     MessageId::floor(at).unwrap_or(limit)
 }
 
-/// Moves `at` back, but not before the first time that an id can contain.
-#[must_use]
-pub fn back(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
-    time::Duration::try_from(by)
-        .ok()
-        .and_then(|by| at.checked_sub(by))
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
-        .max(OffsetDateTime::UNIX_EPOCH)
-}
-
-/// Moves `at` forward, but not past the last representable date.
-#[must_use]
-pub fn ahead(at: OffsetDateTime, by: Duration) -> OffsetDateTime {
-    let last = OffsetDateTime::new_utc(Date::MAX, Time::MIDNIGHT);
-    time::Duration::try_from(by).ok().and_then(|by| at.checked_add(by)).unwrap_or(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,12 +139,5 @@ mod tests {
         let days: Vec<_> = first.through(Day::of(datetime!(2026-03-01 0:00 UTC))).map(Day::suffix).collect();
         assert_eq!(days, ["20260227", "20260228", "20260301"]);
         assert_eq!(first.next().through(first).count(), 0);
-    }
-
-    #[test]
-    fn moving_beyond_the_ends_of_time_stops_there() {
-        let at = datetime!(2026-03-01 0:00 UTC);
-        assert_eq!(back(at, Duration::MAX), OffsetDateTime::UNIX_EPOCH);
-        assert!(ahead(at, Duration::MAX) > at);
     }
 }

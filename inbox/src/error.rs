@@ -1,18 +1,17 @@
 //! Errors of the inbox: one type for each operation.
 
-use std::error::Error;
 use std::time::Duration;
 
 use message::{Fault, Fingerprint, Message, MessageId};
-use migrations::{MigrateError, SqlErrorKind};
-use outbox::{EnqueueError, Remedy};
+use migrations::MigrateError;
+pub use outbox::{CommitError, UnknownCommit};
 
 use crate::day::Day;
 use crate::dead_letters::Reason;
 use crate::handler::HandlerError;
 use crate::ids::DeadLetterId;
 use crate::refusal::Refusal;
-use crate::store_error::StoreError;
+use crate::store_error::{StoreError, is_of_lock};
 
 /// Why an inbox could not be opened or maintained.
 #[derive(Debug, thiserror::Error)]
@@ -168,62 +167,6 @@ impl AdmitError {
     }
 }
 
-/// Why there is no proof of a commit.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommitError {
-    /// Nothing was committed: a statement of the transaction had failed (even if its error was
-    /// swallowed), or the database refused at the commit.
-    #[error("the transaction was rolled back: {reason}")]
-    RolledBack {
-        /// How this was detected.
-        reason: &'static str,
-        /// The database's error, if it answered with one.
-        #[source]
-        source: Option<Box<dyn Error + Send + Sync>>,
-    },
-    /// The connection was lost before the answer arrived. Do not settle: the delivery is repeated,
-    /// and the inbox knows whether it took effect.
-    #[error("the outcome of the commit is unknown: no answer arrived")]
-    Unknown {
-        /// The error that was received instead of an answer.
-        #[source]
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
-
-impl CommitError {
-    /// Returns whether it is certain that nothing was committed.
-    #[must_use]
-    pub fn is_rolled_back(&self) -> bool {
-        matches!(self, Self::RolledBack { .. })
-    }
-
-    /// Returns whether it failed without anyone's fault: an outage, a lost conflict, or a lost
-    /// answer.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn is_innocent(&self) -> bool {
-        match self {
-            Self::RolledBack { source: Some(source), .. } => is_passing(&**source),
-            Self::RolledBack { source: None, .. } => false,
-            Self::Unknown { .. } => true,
-        }
-    }
-}
-
-/// Returns whether the cause of a rollback is unrelated to the work: an outage, or a lost conflict.
-fn is_passing(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
-    if let Some(error) = cause.downcast_ref::<sqlx::Error>() {
-        return SqlErrorKind::of(error) != SqlErrorKind::Refused;
-    }
-    if let Some(error) = cause.downcast_ref::<StoreError>() {
-        return error.is_transient();
-    }
-    let remedy = cause.downcast_ref().map(EnqueueError::remedy);
-    remedy.or_else(|| cause.downcast_ref().map(outbox::CommitError::remedy)) == Some(Remedy::RunAgain)
-}
-
 /// Why [`Inbox::confirm`](crate::Inbox::confirm) gave no proof.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -356,7 +299,7 @@ impl RedriveError {
     /// Returns whether another transaction held a lock for longer than this one waits.
     pub(crate) fn is_of_lock(&self) -> bool {
         match self {
-            Self::Store(error) | Self::Admit(AdmitError::Store(error)) => error.is_of_lock(),
+            Self::Store(error) | Self::Admit(AdmitError::Store(error)) => is_of_lock(error),
             _ => false,
         }
     }

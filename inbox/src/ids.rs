@@ -1,10 +1,10 @@
-//! Names and ids: of consumers and tenants, of messages at a consumer, of dead letters.
+//! Names and ids: of consumers, of messages at a consumer, of dead letters.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use message::{InvalidText, MessageId, TEXT_BYTES_MAX, check_optional};
+pub use message::Tenant;
+use message::{MessageId, TEXT_BYTES_MAX};
 use uuid::Uuid;
 
 message::name! {
@@ -13,56 +13,6 @@ message::name! {
     ///
     /// A renamed consumer is a new consumer, which has not seen any message yet.
     ConsumerName, "consumer name", TEXT_BYTES_MAX, "control characters are not allowed", |c| !c.is_control()
-}
-
-/// The tenant or account that a message is for. It is part of the key, so one tenant's id never
-/// hides another tenant's message. At most 255 bytes, no control characters; empty without tenants.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Tenant(Arc<str>);
-
-impl Tenant {
-    /// Validates a text as a tenant.
-    ///
-    /// # Errors
-    /// [`InvalidText`] when it is too long or contains a control character.
-    pub fn new(value: impl Into<Arc<str>>) -> Result<Self, InvalidText> {
-        let value = value.into();
-        check_optional("tenant", &value, TEXT_BYTES_MAX, "control characters are not allowed", |c| {
-            !c.is_control()
-        })?;
-        Ok(Self(value))
-    }
-
-    /// Returns the empty tenant, for messages without one.
-    #[must_use]
-    pub fn none() -> Self {
-        Self(Arc::from(""))
-    }
-
-    /// Returns the text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Default for Tenant {
-    fn default() -> Self {
-        Self::none()
-    }
-}
-
-impl fmt::Display for Tenant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl FromStr for Tenant {
-    type Err = InvalidText;
-    fn from_str(value: &str) -> Result<Self, InvalidText> {
-        Self::new(value)
-    }
 }
 
 /// The name of a message at one consumer: its tenant and its id.
@@ -116,6 +66,8 @@ impl FromStr for DeadLetterId {
 
 #[cfg(test)]
 mod tests {
+    use message::InvalidText;
+
     use super::*;
 
     #[test]
@@ -127,7 +79,5 @@ mod tests {
         assert!(ConsumerName::new("c".repeat(255)).is_ok());
         let error = ConsumerName::new("c".repeat(256)).unwrap_err().to_string();
         assert!(error.contains("256 bytes; the limit is 255"), "{error}");
-        assert!(matches!(Tenant::new("a\0b"), Err(InvalidText::Character { at: 1, .. })));
-        assert_eq!(Tenant::new("").unwrap(), Tenant::none());
     }
 }

@@ -44,7 +44,6 @@
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
 // Values: what all other modules name.
-mod canonical_json;
 mod comparison;
 mod day;
 mod error;
@@ -74,7 +73,6 @@ mod within;
 // Messages take effect once.
 mod batch;
 mod chunks;
-mod commit;
 mod guard;
 mod transaction;
 
@@ -98,6 +96,9 @@ mod crash_points;
 pub mod crash_points;
 pub mod telemetry;
 
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use activity::ACTIVITY_COUNTED_MAX;
 pub use activity::{Activity, Counts};
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
@@ -105,13 +106,13 @@ pub use chunks::{Gathered, Incomplete, Split};
 pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
 pub use dead_letters::{
-    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, Decision,
-    EVIDENCE_BYTES_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX,
-    LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided, REQUESTED_MAX, Reason,
-    RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Signature,
+    Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, DecidedLetter,
+    Decision, EVIDENCE_BYTES_MAX, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
+    LETTERS_SURVEYED_MAX, LetterDecision, LetterFilter, LetterGroup, LetterSlice, LetterSurvey, ManyDecided,
+    REQUESTED_MAX, Reason, RedriveOptions, Redriven, Requested, Resolution, SeenLetter, Signature,
 };
 pub use dialect::Dialect;
-pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError};
+pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError, UnknownCommit};
 pub use guard::{Admission, Guard};
 #[doc(hidden)]
 pub use handler::{BatchFunction, EventFunction, MessageFunction};
@@ -121,6 +122,7 @@ pub use inbox::Inbox;
 pub use known::{Known, KnownState};
 pub use message::Backoff;
 pub use options::InboxOptions;
+pub use outbox::AuditLine;
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[cfg(feature = "testing")]
@@ -141,16 +143,3 @@ pub mod simulation {
 pub use store_error::StoreError;
 pub use transaction::InboxTransaction;
 pub use window::Window;
-
-#[doc(hidden)]
-pub mod shared {
-    //! Parts that idempotency keys, sagas and operators' tools have in common with the inbox. They
-    //! are not part of the stable interface.
-    #[cfg(feature = "testing")]
-    pub use crate::activity::ACTIVITY_COUNTED_MAX;
-    pub use crate::canonical_json::{DEPTH_MAX, canonical};
-    pub use crate::commit::{UNSEALED, classify_commit, unsealed};
-    pub use crate::day::{ahead, back};
-    pub use crate::options::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN};
-    pub use crate::within::{CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
-}

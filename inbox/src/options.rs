@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
 use migrations::Identifier;
+use outbox::{
+    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
+};
 
 use crate::comparison::{PayloadComparison, SourceComparison};
 use crate::day::{DAYS_AHEAD_DEFAULT, DAYS_AHEAD_MAX};
 use crate::error::OpenError;
-use crate::within::{CALL_TIMEOUT_DEFAULT, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+use crate::within::CALL_TIMEOUT_DEFAULT;
 
 /// Default retention of ids.
 const RETENTION_DEFAULT: Duration = Duration::from_secs(14 * 86_400);
@@ -26,13 +29,6 @@ const SKEW_MAX_MAX: Duration = Duration::from_secs(86_400);
 const INCOMPLETE_RETENTION_DEFAULT: Duration = Duration::from_secs(86_400);
 /// Minimum time that they wait.
 const INCOMPLETE_RETENTION_MIN: Duration = Duration::from_secs(60);
-
-/// Default retention of operators' decisions: three years.
-pub const AUDIT_RETENTION_DEFAULT: Duration = Duration::from_secs(1_096 * 86_400);
-/// Minimum retention of operators' decisions.
-pub const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(31 * 86_400);
-/// Maximum retention of operators' decisions: a century.
-pub const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// Options of an inbox. Start from [`InboxOptions::default`].
 ///

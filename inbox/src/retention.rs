@@ -6,16 +6,17 @@
 //! insert itself compares. So processes with different settings cannot open a gap; the shortest
 //! retention wins.
 
+use message::back;
 use sqlx::Connection;
 use time::OffsetDateTime;
 
-use crate::day::{Day, DayRange, back};
+use crate::day::{Day, DayRange};
 use crate::dialect::Dialect;
 use crate::error::OpenError;
 use crate::error_text::error_text;
 use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
-use crate::store_error::StoreError;
+use crate::store_error::{StoreError, lost_day};
 use crate::telemetry;
 
 /// Counts of what [`Inbox::maintain`] did.
@@ -177,9 +178,8 @@ impl<DB: Dialect> Inbox<DB> {
         for _ in 0..SWEEPS_MAX {
             let batch = async {
                 let mut connection = self.acquire("give a connection").await?;
-                DB::purge_decisions(&mut connection, self.tables(), before, PURGED_MAX)
-                    .await
-                    .map_err(StoreError::during("purge old decisions"))
+                let purge = self.tables().audit.purge::<DB>(&mut connection, before, PURGED_MAX);
+                purge.await.map_err(StoreError::during("purge old decisions"))
             };
             match batch.await {
                 Ok(rows) => {
@@ -249,7 +249,7 @@ impl<DB: Dialect> Inbox<DB> {
         let Some(first) = days.next() else { return Ok(0) };
         let missing = DayRange { first, last: days.last().unwrap_or(first) };
         let created = DB::create_days(connection, self.tables(), missing).await.map_err(|source| {
-            match source.lost_day() {
+            match lost_day(&source) {
                 Some(day) => OpenError::DayLost { day, source },
                 // Only a permanent error needs another role.
                 None if source.is_transient() => OpenError::Store(source),

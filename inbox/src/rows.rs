@@ -11,8 +11,8 @@ use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
 use crate::comparison::Stored;
 use crate::dead_letters::{
-    Action, ClosedCount, DeadLetter, Decision, FoundLetter, HeldFirst, HeldKey, LetterDecision, LetterGroup,
-    Reason, Resolution, Signature,
+    Action, ClosedCount, DeadLetter, DecidedLetter, Decision, FoundLetter, HeldFirst, HeldKey,
+    LetterDecision, LetterGroup, Reason, Resolution, Signature,
 };
 use crate::dialect::{Guards, Inserted, Reading};
 use crate::ids::DeadLetterId;
@@ -143,25 +143,15 @@ pub(crate) fn letter<DB: Backend>(row: &Row<DB>) -> Result<DeadLetter> {
 }
 
 pub(crate) fn decision<DB: Backend>(row: &Row<DB>) -> Result<Decision> {
-    let action: String = row.get("action")?;
-    Ok(Decision {
-        number: row.get("seq")?,
-        at: row.get("at")?,
-        signature: Signature {
-            actor: row.get("actor")?,
-            note: row.get("note")?,
-            selection: row.get("selection")?,
-        },
+    let letter = DecidedLetter {
         dead_letter: DeadLetterId(row.get("dead_letter")?),
         consumer: row.get("consumer")?,
-        action: Action::from_word(&action).ok_or_else(|| {
-            unreadable("this build does not know the kind of a decision about a dead letter")
-        })?,
         accept_late: row.get("accept_late")?,
         outcome: row.get("outcome")?,
         done_at: row.get("done_at")?,
         decision: row.get("decision")?,
-    })
+    };
+    Decision::read(row, Action::from_word, letter)
 }
 
 pub(crate) fn found_letter<DB: Backend>(row: &Row<DB>) -> Result<FoundLetter> {
@@ -190,16 +180,9 @@ pub(crate) fn letter_group<DB: Backend>(row: &Row<DB>) -> Result<LetterGroup> {
 
 /// Reads a decision about many dead letters, and the number of each outcome.
 pub(crate) fn letter_decision<DB: Backend>(head: &Row<DB>, now: &[Row<DB>]) -> Result<LetterDecision> {
-    let action: String = head.get("action")?;
     let mut decision = LetterDecision {
-        signature: Signature {
-            actor: head.get("actor")?,
-            note: head.get("note")?,
-            selection: head.get("selection")?,
-        },
-        action: Action::from_word(&action).ok_or_else(|| {
-            unreadable("this build does not know the kind of a decision about a dead letter")
-        })?,
+        signature: Signature::read(head)?,
+        action: outbox::read_action(head, Action::from_word)?,
         count: head.get("letters")?,
         first: head.get("first")?,
         last: head.get("last")?,

@@ -5,13 +5,12 @@ use std::ops::{Deref, DerefMut};
 use message::{Chunk, Committed, Message, MessageId, shield};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::{ENDED, roll_back};
-use outbox::{OutboxTransaction, Sealed, no_answer};
+use outbox::{OutboxTransaction, Sealed, UnknownCommit, no_answer};
 use sqlx::{Connection as _, Transaction};
 use uuid::Uuid;
 
 use crate::batch::{Candidate, count_refusals};
 use crate::chunks::Gathered;
-use crate::commit::{classify_commit, unsealed};
 use crate::dialect::{ChunkSet, Dialect, Mark, Outcome};
 use crate::error::{AdmitError, CommitError};
 use crate::guard::{Admission, Guard};
@@ -220,9 +219,9 @@ impl<DB: Dialect> InboxTransaction<DB> {
     /// admission. Runs to its end even if this call is dropped.
     ///
     /// # Errors
-    /// [`CommitError::RolledBack`] when nothing was committed. [`CommitError::Unknown`] when the
-    /// answer was lost: then settle nothing; deliveries are repeated, and the inbox knows whether
-    /// they took effect.
+    /// [`CommitError::Unknown`] when the answer was lost: then settle nothing; deliveries are
+    /// repeated, and the inbox knows whether they took effect. After any other one, nothing was
+    /// committed.
     pub async fn commit(self) -> Result<Vec<Committed>, CommitError> {
         Ok(self.commit_and_chain().await?.0)
     }
@@ -241,7 +240,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
         let limit = self.inbox.options().call_timeout;
         shield(async move {
             let finished = tokio::time::timeout(limit, self.finish()).await;
-            finished.unwrap_or_else(|_| Err(CommitError::Unknown { source: no_answer(limit).into() }))
+            finished.unwrap_or_else(|_| {
+                let commit = UnknownCommit::default();
+                Err(CommitError::Unknown { commit, source: no_answer(limit).into() })
+            })
         })
         .await
     }
@@ -321,9 +323,10 @@ impl<DB: Dialect> InboxTransaction<DB> {
             return Err(CommitError::RolledBack { reason: CHECK_FAILED, source: Some(Box::new(error)) });
         }
         let Self { inbox, tx, admitted, .. } = self;
-        let Sealed { tx, wake } = tx.seal().await.map_err(unsealed)?;
+        let Sealed { tx, commit, wake } = tx.seal().await?;
         let rows = rows_of(&admitted);
-        let committed = DB::commit(tx, inbox.tables(), &rows).await.map_err(classify_commit)?;
+        let committed = DB::commit(tx, inbox.tables(), &rows).await;
+        let committed = committed.map_err(|error| CommitError::at(commit, error))?;
         let Outcome::Done(next) = committed else {
             return Err(CommitError::RolledBack { reason: GONE, source: None });
         };

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use message::MessageId;
 use message::token::{AcceptedTimes, Drift};
+use message::{MessageId, ahead, back};
 use time::OffsetDateTime;
 
-use crate::day::{Day, ahead, back};
+use crate::day::Day;
 use crate::refusal::Refusal;
 
 /// How long after the retention of its last id a day is expired. So the local refusal always comes

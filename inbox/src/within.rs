@@ -10,10 +10,6 @@ use crate::store_error::StoreError;
 /// Default time that a process waits for an answer from the database. Admitting a message waits for
 /// a racing consumer of the same message, so the default is longer than a handler may take.
 pub(crate) const CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
-/// Minimum time that it waits.
-pub const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Maximum time that it waits.
-pub const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
 /// Maximum duration of a whole maintenance, which creates and drops tables and waits for locks.
 pub(crate) const MAINTENANCE_MAX: Duration = Duration::from_secs(1_800);

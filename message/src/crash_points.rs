@@ -14,6 +14,15 @@
 /// The environment variable that arms crash points in a program built with the feature.
 pub const VARIABLE: &str = "OUTBOX_CRASH_POINTS";
 
+/// Writes the crash points of a crate: a constant for each, and an array of all of them.
+#[macro_export]
+macro_rules! places {
+    ($(#[$of_all:meta])* $all:ident: $($(#[$of:meta])* $place:ident = $name:literal;)+) => {
+        $($(#[$of])* pub const $place: &str = $name;)+
+        $(#[$of_all])* pub const $all: [&str; [$($name),+].len()] = [$($place),+];
+    };
+}
+
 /// Marks a place as reached. Ends the process if the place is armed.
 #[cfg(feature = "crash-points")]
 pub fn reached(place: &'static str) {

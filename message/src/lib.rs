@@ -8,11 +8,13 @@
 //! | `message` | [`Message`], the envelope on its way from producer to consumer |
 //! | `id` | [`MessageId`], a UUIDv7 that carries its generation time |
 //! | [`token`] | [`Token`](token::Token): an identity and its time; windows of accepted times; generators of ids |
+//! | `tenant` | [`Tenant`]: the tenant or account that a message or a request is for |
 //! | `text` | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
 //! | `header` | [`Headers`]: free, validated name/value pairs |
 //! | `trace` | [`TraceContext`]: W3C trace context |
 //! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | [`canonical_json`] | one text for every way of writing the same JSON |
 //! | [`addresses`] | connects to a host that has several addresses |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
@@ -28,13 +30,16 @@
 //! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
 //! | [`units`] | durations and sizes as people read them |
+//! | `spans` | moves times without leaving their range |
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
+//! | `testing` (feature) | a broker that answers as a test says |
 //! | `wire_headers` | [`WireHeaders`]: bounds of the headers of a delivery |
 
 pub mod addresses;
 mod backoff;
+pub mod canonical_json;
 mod chunk;
 pub mod cloudevents;
 pub mod crash_points;
@@ -53,9 +58,13 @@ mod proof;
 mod publisher;
 mod runtime;
 mod shield;
+mod spans;
 mod splitter;
 mod steady_clock;
 mod subscription;
+mod tenant;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod text;
 pub mod token;
 mod trace;
@@ -78,19 +87,22 @@ pub use message::Message;
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
 pub use publisher::{
-    Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt, Receipts, Submission,
-    Ticket,
+    CONNECT_MAX_DEFAULT, Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt,
+    Receipts, Submission, Ticket,
 };
 pub use runtime::Runtime;
 #[cfg(feature = "testing")]
 pub use runtime::Simulated;
 pub use shield::{ToItsEnd, shield};
+#[doc(hidden)]
+pub use spans::{ahead, back};
 pub use splitter::{PayloadEncoding, Splitter};
 pub use steady_clock::SteadyClock;
 pub use subscription::{
     Delivery, DeliveryToken, Disposition, Lag, Malformed, ProofMismatch, Settlement, Subscriber,
     Subscription, SubscriptionError,
 };
+pub use tenant::Tenant;
 pub use text::{
     ContentType, EventType, InvalidText, NOTE_BYTES_MAX, OrderingKey, Source, TEXT_BYTES_MAX, Topic,
 };

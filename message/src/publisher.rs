@@ -110,6 +110,9 @@ pub struct Capabilities {
     pub batch_len: usize,
 }
 
+/// Default of [`Connector::connect_max`]: DNS, TCP, TLS and authentication of a nearby broker.
+pub const CONNECT_MAX_DEFAULT: Duration = Duration::from_secs(30);
+
 /// Makes publishers: one for each session with a broker.
 #[async_trait]
 pub trait Connector: Send + Sync + 'static {
@@ -124,6 +127,13 @@ pub trait Connector: Send + Sync + 'static {
     /// credentials or settings (the operator's). Cancel-safe: a dropped attempt leaves nothing
     /// behind.
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError>;
+
+    /// Returns how long opening a session takes at most, if each step takes as long as the settings
+    /// allow. The caller of [`connect`](Self::connect) gives up after this time. The default is
+    /// [`CONNECT_MAX_DEFAULT`], 30 s.
+    fn connect_max(&self) -> Duration {
+        CONNECT_MAX_DEFAULT
+    }
 
     /// Returns the last error of the open session's client, if that is recent. It explains missing
     /// confirmations when no receipt does. Never contains a secret.
@@ -152,6 +162,13 @@ pub trait Publisher: Send {
     /// Not cancel-safe: once this future was dropped, the only valid steps are
     /// [`close`](Publisher::close) and dropping the publisher.
     async fn submit(&mut self, batch: Vec<Submission>);
+
+    /// Completes when the session is over, although nothing may have been submitted: the caller
+    /// then closes it and reconnects, and operators learn that the broker is away before the next
+    /// message waits for it. Never completes for a client that reconnects by itself. Cancel-safe.
+    async fn ended(&mut self) {
+        std::future::pending::<()>().await;
+    }
 
     /// Waits at most `grace` for outstanding confirmations, then ends the session. A submission
     /// that is still unconfirmed gets a receipt with the broker's fault: its outcome is unknown.

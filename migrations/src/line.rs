@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 
@@ -13,9 +14,9 @@ use crate::backend::Dialect;
 pub enum Line {
     /// The tables of the `outbox` crate and the relay.
     Outbox,
-    /// The tables of the inbox in the `inbox` crate.
+    /// The tables of the `inbox` crate.
     Inbox,
-    /// The tables of idempotency keys in the `inbox` crate.
+    /// The tables of the `idempotency` crate.
     Idempotency,
     /// The tables of the `saga` crate.
     Saga,
@@ -45,15 +46,23 @@ impl Line {
     #[must_use]
     pub fn migrations(self, dialect: Dialect) -> &'static [Migration] {
         match (dialect, self) {
-            (Dialect::Postgres, Self::Outbox) => POSTGRES_OUTBOX,
-            (Dialect::Postgres, Self::Inbox) => POSTGRES_INBOX,
-            (Dialect::Postgres, Self::Idempotency) => POSTGRES_IDEMPOTENCY,
-            (Dialect::Postgres, Self::Saga) => POSTGRES_SAGA,
+            (Dialect::Postgres, Self::Outbox) => &POSTGRES_OUTBOX,
+            (Dialect::Postgres, Self::Inbox) => &POSTGRES_INBOX,
+            (Dialect::Postgres, Self::Idempotency) => &POSTGRES_IDEMPOTENCY,
+            (Dialect::Postgres, Self::Saga) => &POSTGRES_SAGA,
             (Dialect::Sqlite, Self::Outbox) => SQLITE_OUTBOX,
             (Dialect::Sqlite, Self::Inbox) => SQLITE_INBOX,
             (Dialect::Sqlite, Self::Idempotency) => SQLITE_IDEMPOTENCY,
             (Dialect::Sqlite, Self::Saga) => SQLITE_SAGA,
         }
+    }
+
+    /// Returns the condition under which an old decision may be removed from the line's audit, as
+    /// SQL for every database. A redrive that was not carried out yet stays.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn settled(self) -> &'static str {
+        if self == Self::Inbox { "done_at IS NOT NULL" } else { "true" }
     }
 }
 
@@ -81,7 +90,7 @@ pub struct Migration {
     pub version: i32,
     /// A short description.
     pub name: &'static str,
-    /// The SQL, with `{schema}` before every name.
+    /// The SQL, with `{schema}` before every name; parts that several lines share are put in.
     pub template: &'static str,
 }
 
@@ -103,14 +112,37 @@ macro_rules! line {
     };
 }
 
-static POSTGRES_OUTBOX: &[Migration] = line!("postgres", "outbox": 1 "0001_outbox");
-static POSTGRES_INBOX: &[Migration] = line!("postgres", "inbox": 1 "0001_inbox");
-static POSTGRES_IDEMPOTENCY: &[Migration] = line!("postgres", "idempotency": 1 "0001_keys");
-static POSTGRES_SAGA: &[Migration] = line!("postgres", "saga": 1 "0001_sagas");
+/// The migrations of a line on PostgreSQL, with the shared parts.
+type Whole = LazyLock<Vec<Migration>>;
+
+static POSTGRES_OUTBOX: Whole =
+    LazyLock::new(|| whole(Line::Outbox, line!("postgres", "outbox": 1 "0001_outbox")));
+static POSTGRES_INBOX: Whole =
+    LazyLock::new(|| whole(Line::Inbox, line!("postgres", "inbox": 1 "0001_inbox")));
+static POSTGRES_IDEMPOTENCY: Whole =
+    LazyLock::new(|| whole(Line::Idempotency, line!("postgres", "idempotency": 1 "0001_keys")));
+static POSTGRES_SAGA: Whole = LazyLock::new(|| whole(Line::Saga, line!("postgres", "saga": 1 "0001_sagas")));
 static SQLITE_OUTBOX: &[Migration] = line!("sqlite", "outbox": 1 "0001_outbox");
 static SQLITE_INBOX: &[Migration] = line!("sqlite", "inbox": 1 "0001_inbox");
 static SQLITE_IDEMPOTENCY: &[Migration] = line!("sqlite", "idempotency": 1 "0001_keys");
 static SQLITE_SAGA: &[Migration] = line!("sqlite", "saga": 1 "0001_sagas");
+
+/// Parts of the SQL for PostgreSQL that several lines share, by their names in braces.
+const PARTS: [(&str, &str); 2] = [
+    ("{audit_purge}\n", include_str!("../sql/postgres/parts/audit_purge.sql")),
+    ("{home}\n", include_str!("../sql/postgres/parts/home.sql")),
+];
+
+/// Puts the shared parts into the migrations of a line. They live as long as the program.
+fn whole(line: Line, own: &[Migration]) -> Vec<Migration> {
+    let put = |migration: &Migration| {
+        let parts =
+            PARTS.iter().fold(migration.template.to_owned(), |sql, (name, part)| sql.replace(name, part));
+        let sql = parts.replace("{line}", line.as_str()).replace("{is_settled}", line.settled());
+        Migration { template: sql.leak(), ..*migration }
+    };
+    own.iter().map(put).collect()
+}
 
 #[cfg(test)]
 mod tests {
@@ -119,14 +151,14 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-c4906553889ad0727dade0b57250151a8272aeb3af4d052eeb4d6358f40ff506 postgres/outbox/0001_outbox
-538a3ef05d21e4909be97ad77d2a159ffa07f04358c2a7638e6026ca3694e986 postgres/inbox/0001_inbox
-be4e35b4b0adb570393ccdcb12053095e41e43748fdfc397f91313a73d88de9e postgres/idempotency/0001_keys
-7ac5c8ace2fa90cf2dc4ad322a34aea426737a22d06c9f10bc201dca57ec3f98 postgres/saga/0001_sagas
-9987610ef754760bc61d06e7cdb67585c9e1cd12d4695077e8eb0df4b21f3f99 sqlite/outbox/0001_outbox
-339a00a3ce021d5382855e78456737492a3962a60393c03f56979d4f6ce1391a sqlite/inbox/0001_inbox
-a974704e141a3a30df5e915e37ec3695ace5b89a45361f75edf3be89c12661c4 sqlite/idempotency/0001_keys
-eecba1def441f84cc92c905301cc6b8536125395868b6530426670e28f74f533 sqlite/saga/0001_sagas
+7b82ece882993788aa8b46f8a76b6e0ec94232d9a5e2bf2a7ac6c06cdaa754cc postgres/outbox/0001_outbox
+ae269dc634b41b37caf2e3124176500ee682aa106a30e2539841fc10fb2f961c postgres/inbox/0001_inbox
+6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
+55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
+745c7af34e269037730173d632280645e816fc5a71c00e3d7bae433abc16f050 sqlite/outbox/0001_outbox
+fc46bff45e0da0cef9b2256aa808463eed808cf13afc5f697c37f767927312c7 sqlite/inbox/0001_inbox
+596162af521b0e0f786d544b3a91a56ec1228512063df5af8d223bb6779eb2aa sqlite/idempotency/0001_keys
+2fd794d21d4568887a4becf203037e44b558f060789b1facfabff8ec8479e03a sqlite/saga/0001_sagas
 ";
 
     #[test]

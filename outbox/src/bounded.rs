@@ -14,6 +14,11 @@ use sqlx::{Database, Pool, Transaction};
 
 use crate::begin::begin_on;
 
+/// Minimum time that an inbox, idempotency keys or sagas wait for the database.
+pub const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+/// Maximum time that they wait.
+pub const CALL_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+
 /// A database pool with a time limit for every call. Nodes, idempotency keys and sagas use it.
 #[derive(Debug)]
 pub struct Bounded<DB: Database> {

@@ -15,6 +15,8 @@
 //! | `wake` | [`CommitNotify`]: wakes a relay in the same process after a commit |
 //! | `pool` | [`pool()`]: connection pools that are safe for transactions |
 //! | [`connect`] | turns a URL into connection options |
+//! | `audit` | [`Signature`], [`AuditLine`]: who decided what, and why |
+//! | `store_error` | [`StoreError`]: a failed operation of an inbox, of idempotency keys or of sagas |
 //! | `begin` | begins a transaction for a caller that may go away |
 //! | `dialect` | [`Dialect`]: the database operations that producers need |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
@@ -25,6 +27,7 @@
 #[cfg(not(any(feature = "postgres", feature = "sqlite")))]
 compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 
+mod audit;
 mod begin;
 mod bounded;
 pub mod connect;
@@ -49,15 +52,19 @@ mod remedy;
 #[doc(hidden)]
 pub mod sqlite;
 mod store;
+mod store_error;
 pub mod telemetry;
 pub mod trace;
 mod transaction;
 mod wake;
 
 #[doc(hidden)]
+pub use audit::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, Audit, read_action};
+pub use audit::{AuditLine, Signature};
+#[doc(hidden)]
 pub use begin::begin_on;
 #[doc(hidden)]
-pub use bounded::{Bounded, no_answer};
+pub use bounded::{Bounded, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN, no_answer};
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
 pub use identity::Difference;
@@ -68,6 +75,7 @@ pub use pool::own_pool_options;
 pub use pool::{PoolError, pool, pool_options};
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use remedy::Remedy;
+pub use store_error::StoreError;
 #[doc(hidden)]
 pub use transaction::{Accepts, FailedCall, Sealed};
 pub use transaction::{

@@ -4,15 +4,14 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use inbox::Signature;
 use message::{InvalidText, shield};
 use migrations::SqlErrorKind;
-use time::OffsetDateTime;
+use outbox::Signature;
 
 use crate::dialect::Dialect;
 use crate::error::StoreError;
 use crate::key::{self, NAME_BYTES_MAX, SagaId};
-use crate::operator::{Action, Decision, Overdue, SagaQuery};
+use crate::operator::{Action, DecidedSaga, Decision, Overdue, SagaQuery};
 use crate::record::{Condition, SagaOutline, SagaRecord, Seen, State, StepRecord};
 use crate::sagas::Sagas;
 use crate::tables::{Skipped, Tables};
@@ -191,9 +190,21 @@ impl<DB: Dialect> Sagas<DB> {
     /// # Errors
     /// [`StoreError`].
     pub async fn decisions(&self, limit: NonZeroU32) -> Result<Vec<Decision>, StoreError> {
+        self.decisions_before(i64::MAX, limit).await
+    }
+
+    /// Lists the decisions with numbers below `before`, the latest first. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn decisions_before(
+        &self,
+        before: i64,
+        limit: NonZeroU32,
+    ) -> Result<Vec<Decision>, StoreError> {
         let mut connection = self.acquire().await?;
-        self.call("list the decisions about sagas", self.0.tables.decisions(&mut connection, limit.get()))
-            .await
+        let decisions = self.0.tables.decisions(&mut connection, before, limit.get());
+        self.call("list the decisions about sagas", decisions).await
     }
 
     /// Lets a stuck saga continue where it stopped, with its attempts counted from zero.
@@ -274,7 +285,7 @@ impl<DB: Dialect> Sagas<DB> {
         id: SagaId,
         choice: Choice,
         seen: Option<Seen>,
-        Signature { actor, note, selection: _ }: Signature,
+        signature: Signature,
         is_committing: &AtomicBool,
     ) -> Result<(), DecideError> {
         let failed = StoreError::during;
@@ -289,6 +300,7 @@ impl<DB: Dialect> Sagas<DB> {
         let action = choice.action();
         let is_done = match &choice {
             Choice::Cancel => {
+                let Signature { actor, note, .. } = &signature;
                 let reason = crate::error::storable(&format!("cancelled by {actor}: {note}"));
                 tables.cancel(&mut tx, &id, &reason).await.map_err(failed("cancel a saga"))?
             }
@@ -303,16 +315,16 @@ impl<DB: Dialect> Sagas<DB> {
             let needed = if action == Action::Cancel { "running" } else { "stuck" };
             return Err(DecideError::NotNow { id, state, is_stuck, action, needed });
         }
-        let step = choice.step().map(str::to_owned);
-        let decision = Decision { at: OffsetDateTime::UNIX_EPOCH, actor, note, action, id, step };
-        tables.note(&mut tx, &decision).await.map_err(failed("note a decision"))?;
+        let about = DecidedSaga { id, step: choice.step().map(str::to_owned) };
+        let noted = tables.note(&mut tx, &signature, action, &about).await;
+        noted.map_err(failed("note a decision"))?;
         is_committing.store(true, Ordering::Relaxed);
         tx.commit().await.map_err(|error| {
             let is_rolled_back = SqlErrorKind::says_rolled_back(&error);
             let error = failed("commit a decision")(error);
             if is_rolled_back { error.into() } else { DecideError::Unknown(error) }
         })?;
-        tracing::info!(saga = %decision.id, %action, actor = decision.actor, "an operator has decided");
+        tracing::info!(saga = %about.id, %action, actor = signature.actor, "an operator has decided");
         self.wake();
         Ok(())
     }

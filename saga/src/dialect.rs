@@ -94,11 +94,4 @@ pub trait Store: Backend {
         retention: Duration,
         until: OffsetDateTime,
     ) -> impl Future<Output = Result<u64>> + Send;
-
-    /// See [`Tables::forget_decisions`](crate::tables::Tables::forget_decisions).
-    fn forget_decisions(
-        connection: &mut Self::Connection,
-        statements: &Self::SagaStatements,
-        before: OffsetDateTime,
-    ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -3,9 +3,10 @@
 use std::error::Error;
 
 use inbox::HandlerError;
-use message::{Fault, InvalidText, error_text};
+use message::{InvalidText, error_text};
+use migrations::MigrateError;
 use migrations::own_transaction::ENDED;
-use migrations::{MigrateError, SqlErrorKind};
+pub use outbox::StoreError;
 use outbox::{EnqueueError, FailedCall, Remedy};
 
 use crate::key::SagaId;
@@ -17,51 +18,6 @@ const ERROR_BYTES_MAX: usize = 2_048;
 pub(crate) fn misfit<T>(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     format!("it is not the JSON of {} at line {line} column {column}", std::any::type_name::<T>())
-}
-
-/// The database could not run an operation that sagas need. If only its answer was lost, it may
-/// have taken effect.
-#[derive(Debug, thiserror::Error)]
-#[error("the database could not {what}")]
-pub struct StoreError {
-    what: &'static str,
-    kind: SqlErrorKind,
-    #[source]
-    source: sqlx::Error,
-}
-
-impl StoreError {
-    /// Returns an adapter for `map_err`.
-    pub(crate) fn during(what: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
-        move |error| Self { what, kind: SqlErrorKind::of(&error), source: error }
-    }
-
-    /// Returns the error of the client library.
-    pub(crate) fn into_sqlx(self) -> sqlx::Error {
-        self.source
-    }
-
-    fn remedy(&self) -> Remedy {
-        if self.is_transient() { Remedy::RunAgain } else { Remedy::Correct }
-    }
-
-    /// Returns the party at fault: the infrastructure ([`Fault::Broker`]: wait and retry) or the
-    /// operator.
-    #[must_use]
-    pub fn fault(&self) -> Fault {
-        if self.is_transient() { Fault::Broker } else { Fault::Operator }
-    }
-
-    /// Returns whether the same transaction may succeed at once on another run.
-    fn is_conflict(&self) -> bool {
-        self.kind == SqlErrorKind::Conflict
-    }
-
-    /// Returns whether the same call can succeed later without anyone's action.
-    #[must_use]
-    pub fn is_transient(&self) -> bool {
-        self.kind != SqlErrorKind::Refused
-    }
 }
 
 /// The reason why the tables of sagas cannot be used.
@@ -137,7 +93,7 @@ impl From<ReplyError> for HandlerError {
     /// treated like one of the handler's own statements.
     fn from(error: ReplyError) -> Self {
         match error {
-            ReplyError::Store(error) => Self::from(error.into_sqlx()),
+            ReplyError::Store(error) => error.into(),
             ReplyError::Poisoned(error) => Self::from(error),
             ReplyError::Ended => Self::retry(error.to_string()).with_source(error),
         }
@@ -217,7 +173,7 @@ impl From<StartError> for HandlerError {
     /// treated like one of the handler's own statements.
     fn from(error: StartError) -> Self {
         match error {
-            StartError::Store(error) => Self::from(error.into_sqlx()),
+            StartError::Store(error) => error.into(),
             StartError::Poisoned(error) => Self::from(error),
             error @ (StartError::UnknownType { .. } | StartError::Ended) => {
                 Self::retry(error.to_string()).with_source(error)

@@ -121,10 +121,10 @@ pub use error::{OpenError, ReplyError, StartError, StoreError};
 #[cfg(feature = "testing")]
 pub use hook::Hook;
 pub use in_transaction::InTransaction;
-pub use inbox::Signature;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
-pub use operator::{Action, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
+pub use operator::{Action, DecidedSaga, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
 pub use options::{SPAN_MAX, WorkerOptions};
+pub use outbox::{AuditLine, Signature};
 #[doc(hidden)]
 pub use record::Held;
 pub use record::{

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use time::OffsetDateTime;
+use outbox::AuditLine;
 
 use crate::key::SagaId;
 use crate::record::State;
@@ -57,11 +57,9 @@ impl Action {
         }
     }
 
-    pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
-        let known = [Self::Retry, Self::Cancel, Self::Skip];
-        known.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
-            sqlx::Error::Decode(format!("this version does not know the action {word:?}").into())
-        })
+    /// Parses such a word.
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        [Self::Retry, Self::Cancel, Self::Skip].into_iter().find(|action| action.as_str() == word)
     }
 }
 
@@ -71,18 +69,13 @@ impl fmt::Display for Action {
     }
 }
 
-/// A decision that was taken.
+/// A decision about a saga, as the audit stores it.
+pub type Decision = AuditLine<Action, DecidedSaga>;
+
+/// The subject of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Decision {
-    /// Time of the decision, by the database's clock.
-    pub at: OffsetDateTime,
-    /// The operator who took it.
-    pub actor: String,
-    /// The reason.
-    pub note: String,
-    /// The choice.
-    pub action: Action,
+pub struct DecidedSaga {
     /// The saga.
     pub id: SagaId,
     /// The step, if the decision is about one.

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use inbox::Backoff;
-use inbox::shared::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+use message::Backoff;
+use outbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);

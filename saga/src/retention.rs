@@ -47,7 +47,7 @@ impl<DB: Dialect> Sagas<DB> {
     pub async fn forget_decisions(&self) -> Result<u64, StoreError> {
         let before = self.0.clock.now() - self.0.options.audit_retention;
         let mut connection = self.acquire().await?;
-        let forgetting = self.0.tables.forget_decisions(&mut connection, before);
+        let forgetting = self.0.tables.forget_decisions(&mut connection, before, BATCH);
         self.call("delete old decisions about sagas", forgetting).await
     }
 }

@@ -4,7 +4,7 @@ use migrations::query::Row;
 
 use crate::dialect::Dialect;
 use crate::key::SagaId;
-use crate::operator::{Action, Decision, Overdue};
+use crate::operator::{Action, DecidedSaga, Decision, Overdue};
 use crate::record::{SagaOutline, SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
 use crate::reply_token::Secret;
 
@@ -73,14 +73,8 @@ pub(crate) fn step<DB: Dialect>(row: &Row<DB>) -> Result<StepRecord> {
 }
 
 pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<Decision> {
-    Ok(Decision {
-        at: row.get("at")?,
-        actor: row.get("actor")?,
-        note: row.get("note")?,
-        action: Action::of(&text(row, "action")?)?,
-        id: id(row)?,
-        step: row.get("step")?,
-    })
+    let subject = DecidedSaga { id: id(row)?, step: row.get("step")? };
+    Decision::read(row, Action::from_word, subject)
 }
 
 pub(crate) fn overdue<DB: Dialect>(row: &Row<DB>) -> Result<Overdue> {

@@ -197,7 +197,7 @@ impl<DB: Dialect> Sagas<DB> {
 /// Returns whether two texts are the same JSON. Numbers are compared as texts: a
 /// [`serde_json::Value`] would round long ones and treat different amounts as equal.
 fn is_same(one: &str, other: &str) -> bool {
-    let content = |text: &str| inbox::shared::canonical(text.as_bytes());
+    let content = |text: &str| message::canonical_json::canonical(text.as_bytes());
     one == other || content(one).is_some_and(|one| Some(one) == content(other))
 }
 

@@ -6,16 +6,17 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use inbox::Backoff;
+use message::Backoff;
 use migrations::query::Query;
-use migrations::{Identifier, Statement};
+use migrations::{Identifier, Line, Statement};
+use outbox::{Audit, Signature};
 use sqlx::pool::PoolConnection;
 use sqlx::{SqlSafeStr as _, Transaction};
 use time::OffsetDateTime;
 
 use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
-use crate::operator::{Decision, Overdue, SagaQuery};
+use crate::operator::{Action, DecidedSaga, Decision, Overdue, SagaQuery};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
     Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaKind, SagaOutline, SagaRecord, State, StepChange,
@@ -39,6 +40,8 @@ const SLICE: u32 = 5_000;
 pub(crate) struct Tables<DB: Dialect> {
     shared: Shared,
     own: DB::SagaStatements,
+    /// The decisions of operators.
+    audit: Audit,
 }
 
 /// A reply to the request of a step.
@@ -84,7 +87,8 @@ fn of_held<DB: Dialect>(statement: &Statement, held: &Held) -> Query<DB> {
 impl<DB: Dialect> Tables<DB> {
     pub(crate) fn new(schema: Option<&Identifier>) -> Self {
         let own = DB::saga_statements(schema);
-        Self { shared: DB::shared(&own), own }
+        let audit = Audit::new::<DB>(schema, Line::Saga, "type, id, step");
+        Self { shared: DB::shared(&own), own, audit }
     }
 
     /// Begins the transaction of [`list`](Self::list) and [`overdue`](Self::overdue).
@@ -449,27 +453,26 @@ impl<DB: Dialect> Tables<DB> {
     }
 
     /// Records a decision.
-    pub(crate) async fn note(&self, connection: &mut DB::Connection, decision: &Decision) -> Result<()> {
-        Query::<DB>::new(&self.shared.note_decision)
-            .bind(&decision.actor)
-            .bind(&decision.note)
-            .bind(decision.action.as_str())
-            .bind(decision.id.saga_type())
-            .bind(decision.id.id())
-            .bind(decision.step.as_deref())
-            .run(connection)
-            .await
-            .map(drop)
+    pub(crate) async fn note(
+        &self,
+        connection: &mut DB::Connection,
+        signature: &Signature,
+        action: Action,
+        about: &DecidedSaga,
+    ) -> Result<()> {
+        let query = signature.bind(Query::<DB>::new(&self.shared.note_decision)).bind(action.as_str());
+        let query = query.bind(about.id.saga_type()).bind(about.id.id()).bind(about.step.as_deref());
+        query.run(connection).await.map(drop)
     }
 
-    /// Reads the decisions, the latest first.
+    /// Reads the decisions with numbers below `before`, the latest first.
     pub(crate) async fn decisions(
         &self,
         connection: &mut DB::Connection,
+        before: i64,
         limit: u32,
     ) -> Result<Vec<Decision>> {
-        let found = Query::<DB>::new(&self.shared.decisions).bind(limit).rows(connection).await?;
-        found.iter().map(rows::decision).collect()
+        self.audit.before::<DB>(connection, before, limit).await?.iter().map(rows::decision).collect()
     }
 
     /// Counts sagas that are overdue by more than this, by type and version.
@@ -495,13 +498,13 @@ impl<DB: Dialect> Tables<DB> {
         DB::forget_sagas(connection, &self.own, retention, until).await
     }
 
-    /// Deletes decisions older than a given time, at most [`BATCH`](crate::retention::BATCH).
-    /// Returns their number.
+    /// Deletes decisions older than a given time, at most `limit`. Returns their number.
     pub(crate) async fn forget_decisions(
         &self,
         connection: &mut DB::Connection,
         before: OffsetDateTime,
+        limit: u32,
     ) -> Result<u64> {
-        DB::forget_decisions(connection, &self.own, before).await
+        self.audit.purge::<DB>(connection, before, limit).await
     }
 }

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use brokers::memory::Broker;
-use engine::{EngineOptions, Pipeline, RetryPolicy};
+use engine::{EngineOptions, Pipeline};
 use inbox::{Inbox, InboxOptions};
 use message::token::DriftWindow;
-use message::{Backoff, MaxInFlightPerKey, Source};
+use message::{MaxInFlightPerKey, Source};
 use migrations::Line;
 use outbox::{Enqueued, NewMessage, Outbox};
 use outbox_log::entries::LogEntries;
@@ -147,13 +147,13 @@ impl World {
     /// [`WorldBuilder::postgres`](crate::WorldBuilder) changes it.
     #[must_use]
     pub fn builder() -> WorldBuilder {
-        let backoff = Backoff { first: Duration::from_millis(5), max: Duration::from_millis(50) };
         let settings = EngineOptions::default()
             // Another relay takes over from a killed one after this time.
             .lease_ttl(Duration::from_millis(600))
             .checkpoint_interval(Duration::from_millis(20))
             .poll_max(Duration::from_millis(5))
-            .retry(RetryPolicy::default().backoff(backoff))
+            .retry_initial(Duration::from_millis(5))
+            .retry_max(Duration::from_millis(50))
             .outage_delay_max(Duration::from_millis(50));
         WorldBuilder { open: home::sqlite(), settings, inbox: InboxOptions::default(), patience: PATIENCE }
     }

@@ -39,6 +39,16 @@ pub enum Backend {
     Debezium,
 }
 
+/// The backends by the words of [`cases!`](crate::cases!), which are those of [`Backend::as_str`].
+pub mod words {
+    pub use super::Backend::{
+        Debezium as debezium, Kafka as kafka, KafkaMock as kafka_mock, KafkaSasl as kafka_sasl,
+        KafkaTls as kafka_tls, Memory as memory, Postgres as postgres, PostgresTls as postgres_tls,
+        Rabbitmq as rabbitmq, RabbitmqManagement as rabbitmq_management, RabbitmqTls as rabbitmq_tls,
+        Sqlite as sqlite, Sqs as sqs, SqsFifo as sqs_fifo, TlsFiles as tls_files, Xtask as xtask,
+    };
+}
+
 impl Backend {
     /// Returns the lower-case word in the names of tests.
     #[must_use]
@@ -61,6 +71,13 @@ impl Backend {
             Self::RabbitmqManagement => "rabbitmq-management",
             Self::Debezium => "debezium",
         }
+    }
+
+    /// Returns whether it is a broker that every suite can open.
+    #[must_use]
+    pub fn is_broker(self) -> bool {
+        use Backend::{Kafka, KafkaMock, Memory, Rabbitmq, Sqs, SqsFifo};
+        matches!(self, Memory | KafkaMock | Kafka | Rabbitmq | Sqs | SqsFifo)
     }
 
     /// Returns the variable that holds its address; none for a component inside the process.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`backends`] | [`Backend`]: the components that tests run against, and whether this run has them |
 //! | [`trial`](mod@trial) | [`trial()`], [`run()`]: one test with a deadline, listed as ignored when a backend is missing |
+//! | [`cases`](mod@cases) | [`cases!`]: the lists of cases |
 //! | [`stage`] | [`Stage`]: resources of a test, and the evidence that it shows when it fails |
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition, never for a fixed time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
@@ -28,6 +29,7 @@
 pub mod backends;
 pub mod brokers;
 pub mod build;
+pub mod cases;
 pub mod cluster;
 pub mod collector;
 pub mod copies;

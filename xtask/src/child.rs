@@ -2,8 +2,12 @@
 
 use std::{
     fs,
-    io::Read,
+    io::{BufRead as _, BufReader, Read},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -12,41 +16,70 @@ use std::{
 /// returns `None` as status.
 ///
 /// Services that it started continue: they are in process groups of their own.
-pub(crate) fn wait(mut child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
+pub(crate) fn wait(child: Child, patience: Duration) -> Result<Option<ExitStatus>, String> {
+    wait_until(child, patience, &AtomicBool::new(false))
+}
+
+/// Waits as [`wait`] does, but ends the child as well once this is enough.
+fn wait_until(
+    mut child: Child,
+    patience: Duration,
+    is_enough: &AtomicBool,
+) -> Result<Option<ExitStatus>, String> {
     let begun = Instant::now();
     let failed = |error: std::io::Error| format!("cannot wait for a command: {error}");
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
             return Ok(Some(status));
         }
-        if begun.elapsed() > patience {
+        let is_enough = is_enough.load(Ordering::Relaxed);
+        if is_enough || begun.elapsed() > patience {
             end_with_descendants(child.id());
-            child.kill().and_then(|()| child.wait()).map_err(failed)?;
-            return Ok(None);
+            let status = child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(is_enough.then_some(status));
         }
         thread::sleep(Duration::from_millis(100));
     }
 }
 
 /// Runs a command and returns its output, or `None` if it took longer than `patience` and was
-/// ended.
-pub(crate) fn output(mut command: Command, patience: Duration) -> Result<Option<Output>, String> {
+/// ended. Ends it as soon as it prints a line that is enough: then the output has this line, and
+/// the status is not that of a success.
+pub(crate) fn output(
+    mut command: Command,
+    patience: Duration,
+    is_enough: fn(&str) -> bool,
+) -> Result<Option<Output>, String> {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    let has_said_enough = Arc::new(AtomicBool::new(false));
     // Read while it runs: a full pipe would stop it.
-    let [stdout, stderr] = [child.stdout.take().map(reading), child.stderr.take().map(reading)];
-    let status = wait(child, patience)?;
+    let stdout = child.stdout.take().map(|stream| reading(stream, is_enough, &has_said_enough));
+    let stderr = child.stderr.take().map(|stream| reading(stream, |_| false, &has_said_enough));
+    let status = wait_until(child, patience, &has_said_enough)?;
     let [stdout, stderr] =
         [stdout, stderr].map(|reader| reader.and_then(|reader| reader.join().ok()).unwrap_or_default());
     Ok(status.map(|status| Output { status, stdout, stderr }))
 }
 
-fn reading(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+fn reading(
+    stream: impl Read + Send + 'static,
+    is_enough: fn(&str) -> bool,
+    has_said_enough: &Arc<AtomicBool>,
+) -> thread::JoinHandle<Vec<u8>> {
+    let has_said_enough = Arc::clone(has_said_enough);
     thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // An error ends the output early; the status says whether the command succeeded.
-        drop(stream.read_to_end(&mut bytes));
-        bytes
+        let (mut stream, mut bytes) = (BufReader::new(stream), Vec::new());
+        loop {
+            let begin = bytes.len();
+            // An error ends the output early; the status says whether the command succeeded.
+            if !stream.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+                return bytes;
+            }
+            if is_enough(&String::from_utf8_lossy(&bytes[begin..])) {
+                has_said_enough.store(true, Ordering::Relaxed);
+            }
+        }
     })
 }
 
@@ -129,8 +162,8 @@ mod tests {
         command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("sh");
         let mut line = String::new();
-        let mut stdout = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
-        std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        stdout.read_line(&mut line).expect("a line");
         assert_eq!(wait(child, Duration::ZERO).expect("waited"), None);
         // The pipe's end: no process holds its other side any more.
         let mut rest = String::new();
@@ -146,13 +179,24 @@ mod tests {
             command
         };
         // More than a pipe holds.
-        let output = output(sh("head -c 200000 /dev/zero; echo no >&2; exit 3"), Duration::from_secs(60));
+        let script = "head -c 200000 /dev/zero; echo no >&2; exit 3";
+        let output = output(sh(script), Duration::from_secs(60), |_| false);
         let output = output.expect("run").expect("in time");
         assert_eq!(
             (output.status.code(), output.stdout.len(), &output.stderr[..]),
             (Some(3), 200_000, &b"no\n"[..])
         );
-        assert!(super::output(sh("sleep 600"), Duration::ZERO).expect("run").is_none());
+        assert!(super::output(sh("sleep 600"), Duration::ZERO, |_| false).expect("run").is_none());
+    }
+
+    #[test]
+    fn a_command_that_has_said_enough_is_ended() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo begun; echo enough; sleep 600; echo never"]);
+        let output = output(command, Duration::from_secs(60), |line| line == "enough\n");
+        let output = output.expect("run").expect("in time");
+        assert_eq!(output.stdout, b"begun\nenough\n");
+        assert!(!output.status.success());
     }
 
     #[test]

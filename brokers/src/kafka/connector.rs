@@ -1,10 +1,10 @@
 //! Opens publishing sessions.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use message::{Fault, FaultScope, PublishError, Receipts};
+use message::{CONNECT_MAX_DEFAULT, Fault, FaultScope, PublishError, Receipts};
 use rdkafka::ClientConfig;
 use tokio::task::spawn_blocking;
 
@@ -16,6 +16,9 @@ use super::publisher::Publisher;
 use super::session::Session;
 use super::suspects::Suspects;
 use crate::settings::InvalidSetting;
+
+/// Generous time to create a client.
+const CLIENT_MAX: Duration = Duration::from_secs(10);
 
 /// Connects to a Kafka cluster.
 #[derive(Debug)]
@@ -71,6 +74,11 @@ impl message::Connector for Connector {
         Ok(Box::new(Publisher::new(session, self.config.clone(), singles)))
     }
 
+    fn connect_max(&self) -> Duration {
+        // Besides waiting for the cluster, only files are read.
+        CONNECT_MAX_DEFAULT.max(self.config.connect_timeout() + CLIENT_MAX)
+    }
+
     fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).recent(Instant::now())
     }
@@ -108,6 +116,15 @@ pub(super) fn producer(config: &Config, batches: bool) -> Result<ClientConfig, I
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_has_the_time_that_its_setting_allows() {
+        let within = |millis| {
+            let config = Config::new(["127.0.0.1:1"]).connect_timeout_ms(millis);
+            message::Connector::connect_max(&Connector::new(config).unwrap())
+        };
+        assert_eq!((within(5_000), within(600_000)), (Duration::from_secs(30), Duration::from_secs(610)));
+    }
 
     #[test]
     fn the_guarantees_are_set_whatever_the_operator_writes() {

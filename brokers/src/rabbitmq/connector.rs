@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lapin::Error;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
-use message::{PublishError, Publisher, Receipts};
+use message::{CONNECT_MAX_DEFAULT, PublishError, Publisher, Receipts};
 
 use super::alarms::BLOCKED;
 use super::backlog::Backlog;
@@ -128,10 +128,34 @@ impl message::Connector for Connector {
         Ok(Box::new(RabbitmqPublisher::new(receipts, session, lanes, connections, batch_len)))
     }
 
+    fn connect_max(&self) -> Duration {
+        // Each connection and each of its lanes is a step, and the exchange is another one.
+        let steps = self.connections.saturating_mul(1 + LANES_PER_CONNECTION).saturating_add(1);
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        self.endpoint.connect_timeout().saturating_mul(steps).max(CONNECT_MAX_DEFAULT)
+    }
+
     /// Reports an alarm, during which the broker confirms nothing.
     fn last_error(&self) -> Option<String> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let is_blocked = opened.iter().filter_map(Weak::upgrade).any(|connection| connection.is_blocked());
         is_blocked.then(|| String::from(BLOCKED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use message::Connector as _;
+
+    use super::*;
+
+    #[test]
+    fn a_session_has_the_time_that_its_steps_may_take() {
+        let within = |connections, millis| {
+            let config = Config::new("amqp://127.0.0.1").connections(connections).connect_timeout_ms(millis);
+            Connector::new(&config).unwrap().connect_max()
+        };
+        assert_eq!(within(1, 100), CONNECT_MAX_DEFAULT);
+        assert_eq!(within(16, 10_000), Duration::from_secs(49 * 10));
     }
 }

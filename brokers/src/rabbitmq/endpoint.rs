@@ -104,6 +104,11 @@ impl Endpoint {
         })
     }
 
+    /// Returns the maximum time of each step of opening a session.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
     /// Logs which protection the connection lacks.
     pub(super) fn warn(&self) {
         if self.tls.is_none() && !is_loopback(&self.uri.authority.host) {

@@ -156,6 +156,24 @@ mod tests {
         assert_eq!(published.load(Ordering::Relaxed), 1);
     }
 
+    /// Goal: a session without messages notices that its broker has stopped. Oracle: a broker whose
+    /// process ends.
+    #[tokio::test]
+    async fn an_idle_session_ends_with_its_connection() {
+        let host =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (url, _published, _told) = host.spawn(broker()).await.unwrap();
+        let config = Config { password: Some(String::from("x").into()), ..Config::new(url) };
+        let connector = Connector::new(&config).unwrap();
+        let mut publisher = connector.connect(Receipts::channel().0).await.unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(50), publisher.ended()).await;
+        assert!(early.is_err(), "the broker is there");
+        host.shutdown_background();
+        let ended = tokio::time::timeout(Duration::from_secs(60), publisher.ended()).await;
+        ended.expect("the end of the connection is noticed");
+        publisher.close(Duration::ZERO).await;
+    }
+
     /// Goal: a message that the client library cannot read, and that is redelivered after every end
     /// of its connection, is reported to the operator with the remedy. Oracle: the error.
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::select_all;
 use message::{Capabilities, MaxInFlightPerKey, Publisher, Receipts, Submission};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -95,6 +96,17 @@ impl Publisher for RabbitmqPublisher {
     async fn submit(&mut self, batch: Vec<Submission>) {
         let item = |Submission { ticket, message }| Item { message, pending: self.pending(ticket) };
         self.session.backlog.push(batch.into_iter().map(item));
+    }
+
+    async fn ended(&mut self) {
+        if self.connections.is_empty() {
+            return std::future::pending().await;
+        }
+        // Lanes notice the end of their connection at their next message.
+        let ends = self.connections.iter().map(|connection| Box::pin(connection.passed()));
+        select_all(ends).await;
+        // Messages in flight are answered with the client's own error first.
+        tokio::time::sleep(GOODBYE).await;
     }
 
     async fn close(self: Box<Self>, grace: Duration) {

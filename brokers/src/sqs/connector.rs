@@ -44,6 +44,11 @@ impl message::Connector for Connector {
         self.factory.destination()
     }
 
+    fn connect_max(&self) -> Duration {
+        let request = Duration::from_millis(self.config.request_timeout_ms);
+        request.saturating_mul(self.config.attempts).saturating_add(BESIDES_REQUESTS)
+    }
+
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
         let client = self.factory.client().await?;
         probe(&client).await?;
@@ -57,6 +62,9 @@ impl message::Connector for Connector {
         Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
     }
 }
+
+/// Maximum time for credentials, and for the pauses between attempts of a request.
+const BESIDES_REQUESTS: Duration = Duration::from_secs(60);
 
 /// Sends one request to find out whether SQS answers and accepts the credentials, because HTTP has
 /// no sessions. "No such queue" and "not allowed to ask" are good answers.

@@ -275,6 +275,27 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_with_more_members_than_an_event_may_have_is_a_payload() {
+        let id = message::MessageId::new();
+        let attributes = [("ce_id", id.to_string()), ("content-type", "application/json".into())];
+        let owned = attributes.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let members: Vec<_> = (0..=message::WIRE_HEADERS_MAX).map(|n| format!(r#""sku{n}":1"#)).collect();
+        let prices = format!("{{{}}}", members.join(","));
+        let message = decode("orders", prices.clone(), owned.clone()).unwrap();
+        assert!(message.id == id && message.payload == prices.as_bytes());
+        // Without an id, the attributes are those of the message all the same.
+        let beside = vec![(String::from("ce_source"), String::from("/s"))];
+        let malformed = decode("orders", prices.clone(), beside).unwrap_err();
+        assert!(malformed.problem.starts_with("the body has no specversion"), "{malformed}");
+        assert_eq!(malformed.find("ce_source"), Some("/s"));
+        // An event is one wherever its version stands.
+        let event = prices.replace('}', r#","specversion":"1.0"}"#);
+        let malformed = decode("orders", event.clone(), owned).unwrap_err();
+        assert!(malformed.problem.starts_with("there are 4002 headers"), "{malformed}");
+        assert!(malformed.payload == event.as_bytes() && !malformed.is_cut);
+    }
+
+    #[test]
     fn a_foreign_event_is_read_with_extensions_and_text_data() {
         let id = message::MessageId::new();
         let body = format!(

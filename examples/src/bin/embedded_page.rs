@@ -55,7 +55,7 @@ async fn main() -> Result<(), Failure> {
     let relay = Relay::builder(&pool)
         .name("orders")
         .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
-        .settings(|settings| settings.retry.attempts_max = 1)
+        .settings(|settings| settings.attempts_max = 1)
         .woken_by(&outbox)
         .build()?;
 

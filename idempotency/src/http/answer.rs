@@ -4,9 +4,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use http::StatusCode;
-use inbox::CommitError;
 use message::token::Drift;
 use message::{Fault, InvalidId};
+use outbox::CommitError;
 
 use super::header::InvalidKey;
 use super::problem::Problem;
@@ -234,6 +234,7 @@ impl std::fmt::Display for Chain<'_> {
 mod tests {
     use super::*;
     use message::Fingerprint;
+    use outbox::UnknownCommit;
     use time::OffsetDateTime;
 
     #[test]
@@ -261,7 +262,8 @@ mod tests {
         assert_eq!(rolled_back(Some(sqlx::Error::PoolTimedOut)), 503);
         assert_eq!(rolled_back(Some(sqlx::Error::RowNotFound)), 500);
         assert_eq!(rolled_back(None), 500);
-        let unknown = CommitError::Unknown { source: Box::new(sqlx::Error::WorkerCrashed) };
+        let source = Box::new(sqlx::Error::WorkerCrashed);
+        let unknown = CommitError::Unknown { commit: UnknownCommit::default(), source };
         assert_eq!(not_committed(&unknown).status.as_u16(), 503);
     }
 }

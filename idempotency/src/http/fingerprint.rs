@@ -2,8 +2,8 @@
 //! key.
 
 use http::{HeaderMap, Method, Uri, header};
-use inbox::shared::canonical;
 use message::Fingerprint;
+use message::canonical_json::canonical;
 
 /// Returns the fingerprint of a request. A JSON body is compared without its white space and
 /// without the order of its members. Numbers are compared as they are written: as floating point,

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, StatusCode};
-use inbox::Tenant;
-use message::{InvalidText, TEXT_BYTES_MAX};
+use message::{InvalidText, TEXT_BYTES_MAX, Tenant};
 
 use super::stored::is_stored_by_default;
 use crate::{ClaimOptions, IdempotencyKeys, KeyStore, Operation};

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`IdempotencyLayer`] | the layer, one for each route, and its settings |
 //! | [`Idempotent`] | the service that it makes |
-//! | [`HeldTransaction`], [`LeasedKey`], [`Tenant`](inbox::Tenant) | extensions for the handler |
+//! | [`HeldTransaction`], [`LeasedKey`], [`Tenant`](crate::Tenant) | extensions for the handler |
 //! | [`Effect`] | the effect that a response reports |
 //! | [`is_stored_by_default`] | which statuses are stored |
 //! | `header` | the header, read strictly or leniently |
@@ -22,8 +22,7 @@
 //! ```no_run
 //! # use axum::{Extension, Router, http::StatusCode, routing::post};
 //! # use idempotency::http::{HeldTransaction, IdempotencyLayer};
-//! # use idempotency::{IdempotencyKeys, KeyOptions};
-//! # use inbox::Tenant;
+//! # use idempotency::{IdempotencyKeys, KeyOptions, Tenant};
 //! # use sqlx::Postgres;
 //! # async fn place_order(_: Extension<HeldTransaction<Postgres>>) -> StatusCode { StatusCode::CREATED }
 //! # async fn example(pool: sqlx::PgPool) -> Result<Router, Box<dyn std::error::Error>> {

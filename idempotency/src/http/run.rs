@@ -7,12 +7,10 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use inbox::CommitError;
-use inbox::shared::{classify_commit, unsealed};
 use message::crash_points::reached;
 use message::{Backoff, Fingerprint};
 use migrations::own_transaction::roll_back;
-use outbox::{Bounded, OutboxTransaction};
+use outbox::{Bounded, CommitError, OutboxTransaction, StoreError, UnknownCommit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
@@ -204,7 +202,7 @@ where
     let tx = match db.begin(DB::begin_plain).await {
         Ok(tx) => tx,
         Err(error) => {
-            let error = ClaimError::Store(inbox::StoreError::during("begin a transaction")(error));
+            let error = ClaimError::Store(StoreError::during("begin a transaction")(error));
             return Ok(answer::not_claimed(&error).response());
         }
     };
@@ -227,12 +225,8 @@ where
 
 /// Commits what a handler has written.
 async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Result<(), CommitError> {
-    match db.any(tx.commit()).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(outbox::CommitError::Unknown { source, .. })) => Err(CommitError::Unknown { source }),
-        Ok(Err(error)) => Err(unsealed(error)),
-        Err(error) => Err(classify_commit(error)),
-    }
+    let committed = db.any(tx.commit()).await;
+    committed.unwrap_or_else(|error| Err(CommitError::at(UnknownCommit::default(), error)))
 }
 
 /// Claims again while another request holds the key, up to the route's limit.

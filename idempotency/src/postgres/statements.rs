@@ -120,12 +120,10 @@ migrations::statements! {
             claimed_at = statement_timestamp()
             WHERE k.scope = $1 AND k.operation = $2 AND k.key = $3 AND k.state = 'in_progress'
             AND (coalesce(k.lease_until, k.claimed_at) <= statement_timestamp() OR {is_too_long})
-            AND ($8::uuid IS NULL OR k.holder = $8)
+            AND ($9::uuid IS NULL OR k.holder = $9)
             RETURNING k.scope, k.operation, k.key)
-        INSERT INTO {schema}idempotency_audit (actor, note, action, scope, operation, key)
-            SELECT $5, $6, $7, scope, operation, key FROM decided";
-    decisions = "
-        SELECT actor, note, action, scope, operation, key, at FROM {schema}idempotency_audit ORDER BY seq DESC LIMIT $1";
+        INSERT INTO {schema}idempotency_audit (actor, note, selection, action, scope, operation, key)
+            SELECT $5, $6, $7, $8, scope, operation, key FROM decided";
     /// Each part is read in the order of an index and ends at the limit, however many keys wait.
     stuck = "
         SELECT * FROM (
@@ -148,8 +146,6 @@ migrations::statements! {
             || ARRAY(SELECT k.ctid FROM {schema}idempotency_key AS k
                 WHERE {has_no_lease} AND k.reported_at IS NULL
                 ORDER BY k.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING {stuck_columns}";
-    /// Calls the database's own function, which runs with the owner's rights.
-    forget_decisions = "SELECT {schema}idempotency_purge_audit($1, $2::integer) AS gone";
     /// Deletes keys in progress only if the next request may take them over anyway. The second
     /// condition is that of the index, in the same words; a settled key has no lease.
     forget = "

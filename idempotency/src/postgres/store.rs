@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use inbox::Signature;
 use message::Fingerprint;
 use migrations::own_transaction::MARK;
 use migrations::query::{Query, Row};
 use migrations::{Identifier, Template};
-use outbox::Bounded;
+use outbox::{Bounded, Signature};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, SqlSafeStr as _, Transaction};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::{BEGIN, BY_INDEXES, Statements, UNDO};
@@ -105,14 +103,14 @@ impl KeyStore for Postgres {
         id: &KeyId,
         holder: Option<Uuid>,
         action: Action,
-        Signature { actor, note, .. }: &Signature,
+        signature: &Signature,
     ) -> Result<bool> {
         let state = match action {
             Action::Release => State::Released,
             Action::Discard => State::Ended(Ending::Failed),
         };
         let decide = of_key::<Self>(&tables.own.sql.decide, id).bind(state.as_str());
-        let decide = decide.bind(actor).bind(note).bind(action.as_str()).bind(holder);
+        let decide = signature.bind(decide).bind(action.as_str()).bind(holder);
         of_existing(decide).changes_one(&mut *pool.acquire().await?).await
     }
 
@@ -124,16 +122,6 @@ impl KeyStore for Postgres {
             Ok(found)
         };
         db.call(read).await
-    }
-
-    async fn forget_decisions(
-        pool: &PgPool,
-        tables: &KeyTables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> Result<u64> {
-        let forget = Query::<Self>::new(&tables.own.sql.forget_decisions).bind(before).bind(limit);
-        forget.one(&mut *pool.acquire().await?).await?.get("gone")
     }
 }
 

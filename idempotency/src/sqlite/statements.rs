@@ -51,12 +51,8 @@ migrations::statements! {
     report = "UPDATE idempotency_key SET reported_at = {now} WHERE rowid IN (SELECT rowid \
         FROM idempotency_key INDEXED BY idempotency_key_unreported_idx WHERE state = 'in_progress' AND reported_at IS NULL AND lease_until <= {now} \
         ORDER BY lease_until LIMIT $1) RETURNING {stuck_columns}";
-    note = "INSERT INTO idempotency_audit (scope, operation, key, actor, note, action) \
-        VALUES ($1, $2, $3, $4, $5, $6)";
-    decisions = "SELECT actor, note, action, scope, operation, key, at FROM idempotency_audit \
-        ORDER BY seq DESC LIMIT $1";
-    forget_decisions = "DELETE FROM idempotency_audit WHERE seq IN (SELECT seq FROM idempotency_audit \
-        WHERE at < $1 ORDER BY seq LIMIT $2)";
+    note = "INSERT INTO idempotency_audit (scope, operation, key, actor, note, selection, action) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7)";
     forget = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
         WHERE expires_at <= min({now}, $2) AND (NOT refuses OR lease_until IS NULL) \
         AND (state <> 'in_progress' OR (NOT refuses AND lease_until <= {now})) ORDER BY expires_at LIMIT $1)";

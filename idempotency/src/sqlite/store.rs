@@ -1,14 +1,12 @@
 //! The operations of idempotency keys that are specific to SQLite: changes of a key are decided
 //! here, because its transaction excludes all other writers.
 
-use inbox::Signature;
-use inbox::shared::ahead;
+use message::ahead;
 use migrations::query::{Query, Row, at_micros, micros};
 use migrations::{Backend as _, Identifier};
-use outbox::{Bounded, begin_on};
+use outbox::{Bounded, Signature, begin_on};
 use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
-use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::statements::{HOLD, Statements, UNDO};
@@ -93,7 +91,7 @@ impl KeyStore for Sqlite {
         id: &KeyId,
         holder: Option<Uuid>,
         action: Action,
-        Signature { actor, note, .. }: &Signature,
+        signature: &Signature,
     ) -> Result<bool> {
         let mut tx = begin_on(Self::acquire_outside(pool).await?, Self::begin_plain).await?;
         let now = now(&mut tx, tables).await?;
@@ -108,8 +106,8 @@ impl KeyStore for Sqlite {
             Action::Release => State::Released,
             Action::Discard => State::Ended(Ending::Failed),
         };
-        write(&mut tx, tables, id, Written { operator: Some(actor), ..state.into() }, now).await?;
-        let audit = of_key::<Self>(&tables.own.note, id).bind(actor).bind(note).bind(action.as_str());
+        write(&mut tx, tables, id, Written { operator: Some(&signature.actor), ..state.into() }, now).await?;
+        let audit = signature.bind(of_key::<Self>(&tables.own.note, id)).bind(action.as_str());
         audit.run(&mut tx).await?;
         tx.commit().await?;
         Ok(true)
@@ -117,16 +115,6 @@ impl KeyStore for Sqlite {
 
     async fn rows_of_stuck(db: &Bounded<Self>, query: Query<Self>) -> Result<Vec<Row<Self>>> {
         db.call(async { query.rows(&mut *db.pool().acquire().await?).await }).await
-    }
-
-    async fn forget_decisions(
-        pool: &SqlitePool,
-        tables: &KeyTables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> Result<u64> {
-        let forget = Query::<Self>::new(&tables.own.forget_decisions).bind(before).bind(limit);
-        forget.run(&mut *pool.acquire().await?).await
     }
 }
 

@@ -3,12 +3,11 @@
 //! just removed.
 
 use bytes::Bytes;
-use message::Fingerprint;
+use message::{Fingerprint, back};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::record::Incomplete;
-use crate::day::back;
 use crate::dead_letters::{DeadLetter, Reason};
 use crate::dialect::{ChunkSet, Dialect, Overdue};
 use crate::ids::{ConsumerName, DeadLetterId, Key};

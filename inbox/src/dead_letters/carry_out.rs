@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::decision::{Decision, Redriven};
+use super::decision::{DecidedLetter, Decision, Redriven};
 use super::in_hand::Hand;
 use super::options::{AfterDeadLetter, RedriveOptions};
 use super::record::DeadLetter;
@@ -47,8 +47,11 @@ impl<DB: Dialect> Inbox<DB> {
         if !self.tables().is_requested(&mut tx, request.number).await.map_err(failed(what))? {
             return Ok(Taken::Elsewhere);
         }
-        let letter =
-            self.tables().dead_letter(&mut tx, request.dead_letter, false).await.map_err(failed(what))?;
+        let letter = self
+            .tables()
+            .dead_letter(&mut tx, request.subject.dead_letter, false)
+            .await
+            .map_err(failed(what))?;
         // Without a message id there is no handler to run.
         let named = letter.filter(|letter| letter.resolved.is_none() && letter.message_id.is_some());
         let Some(letter) = named else { return Ok(Taken::Unnamed) };
@@ -69,7 +72,8 @@ impl<DB: Dialect> Inbox<DB> {
         handler: &dyn Handler<DB>,
         after_dead_letter: AfterDeadLetter,
     ) -> Result<bool, StoreError> {
-        let Decision { number, dead_letter: id, accept_late, .. } = *request;
+        let number = request.number;
+        let DecidedLetter { dead_letter: id, accept_late, .. } = request.subject;
         let options = RedriveOptions { accept_late, after_dead_letter };
         let outcome = match self.redrive_as(consumer, id, handler, options, Some(number)).await {
             Ok(Redriven::Now(_)) => return Ok(true),

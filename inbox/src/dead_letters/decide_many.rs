@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use message::shield;
 use uuid::Uuid;
 
-use super::decision::{Action, Decision, ManyDecided, Redriven, Requested, SeenLetter};
+use super::decision::{Action, DecidedLetter, ManyDecided, Redriven, Requested, SeenLetter};
 use super::options::RedriveOptions;
 use super::record::DeadLetter;
 use crate::dialect::Dialect;
@@ -234,12 +234,14 @@ impl<DB: Dialect> Inbox<DB> {
             };
             seen.check(&letter)?;
             let resolution = self.give_up(&mut tx, &letter).await?;
-            let decision = Decision {
+            let closed = DecidedLetter {
                 outcome: Some(resolution.as_str().to_owned()),
                 decision: Some(decided.id),
-                ..Decision::new(&letter, Action::Discard, &decided.signature)
+                ..DecidedLetter::of(&letter)
             };
-            self.tables().note_decision(&mut tx, &decision).await.map_err(failed("note a decision"))?;
+            let (tables, signature) = (self.tables(), &decided.signature);
+            let noted = tables.note_decision(&mut tx, signature, Action::Discard, &closed).await;
+            noted.map_err(failed("note a decision"))?;
             // This statement would fail in an aborted transaction, so the following commit really
             // commits.
             let closed = self.tables().resolve(&mut tx, seen.id, resolution).await;

@@ -3,7 +3,10 @@
 //! A discard is carried out at once. A redrive needs the handler, which runs in the service. So the
 //! decision is a request, which a consumer of this name carries out within seconds.
 
-use message::InvalidText;
+use std::fmt;
+
+use outbox::AuditLine;
+pub use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -11,28 +14,6 @@ use super::reason::{Reason, Resolution};
 use super::record::DeadLetter;
 use crate::error::RedriveError;
 use crate::ids::DeadLetterId;
-
-/// Who decides, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature {
-    /// The person or program: 1 to 255 bytes.
-    pub actor: String,
-    /// The reason: 1 to 2,000 bytes.
-    pub note: String,
-    /// The filter that selected the dead letter, and how many it selected; `None` when unknown.
-    pub selection: Option<String>,
-}
-
-impl Signature {
-    /// Checks that the audit can store the signature.
-    ///
-    /// # Errors
-    /// [`InvalidText`]: an actor or a note that is empty or too long, or holds a NUL character.
-    #[doc(hidden)]
-    pub fn check(&self) -> Result<(), InvalidText> {
-        message::check_signature(&self.actor, &self.note)
-    }
-}
 
 /// The choice of an operator about a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,21 +42,22 @@ impl Action {
     }
 }
 
-/// A stored decision.
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A decision about a dead letter, as the audit stores it.
+pub type Decision = AuditLine<Action, DecidedLetter>;
+
+/// The dead letter of a decision, and what became of the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    /// Sequence number; ascends.
-    pub number: i64,
-    /// When the decision was made, by the database's clock.
-    pub at: OffsetDateTime,
-    /// Who decided, and why.
-    pub signature: Signature,
+pub struct DecidedLetter {
     /// The dead letter that it is about.
     pub dead_letter: DeadLetterId,
     /// The consumer of the dead letter.
     pub consumer: String,
-    /// The choice of an operator about a dead letter.
-    pub action: Action,
     /// Whether a redrive may apply a message that is older than the inbox remembers.
     pub accept_late: bool,
     /// How the dead letter was closed, or why it was not; `None` while a request is open.
@@ -100,16 +82,12 @@ pub enum Requested {
     Closed(Redriven),
 }
 
-impl Decision {
-    /// Makes a decision about a dead letter, without storing it.
-    pub(crate) fn new(letter: &DeadLetter, action: Action, signature: &Signature) -> Self {
+impl DecidedLetter {
+    /// Describes a dead letter about which a decision is to be stored, without an outcome.
+    pub(crate) fn of(letter: &DeadLetter) -> Self {
         Self {
-            number: 0,
-            at: OffsetDateTime::UNIX_EPOCH,
-            signature: signature.clone(),
             dead_letter: letter.id,
             consumer: letter.consumer.clone(),
-            action,
             accept_late: false,
             outcome: None,
             done_at: None,

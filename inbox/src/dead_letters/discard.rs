@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::decision::{Action, Decision, Redriven, Signature};
+use message::ahead;
+
+use super::decision::{Action, DecidedLetter, Redriven, Signature};
 use super::reason::Resolution;
 use super::record::DeadLetter;
 use crate::comparison::compare;
-use crate::day::{Day, ahead};
+use crate::day::Day;
 use crate::dialect::{Dialect, Inserted};
 use crate::error::RedriveError;
 use crate::ids::{ConsumerName, DeadLetterId};
@@ -58,11 +60,9 @@ impl<DB: Dialect> Inbox<DB> {
             Err(before) => return Ok(Err(before)),
         };
         let resolution = self.give_up(&mut tx, &letter).await?;
-        let decision = Decision {
-            outcome: Some(resolution.as_str().to_owned()),
-            ..Decision::new(&letter, Action::Discard, signature)
-        };
-        let noted = self.tables().note_decision(&mut tx, &decision).await;
+        let outcome = Some(resolution.as_str().to_owned());
+        let closed = DecidedLetter { outcome, ..DecidedLetter::of(&letter) };
+        let noted = self.tables().note_decision(&mut tx, signature, Action::Discard, &closed).await;
         noted.map_err(StoreError::during("note a decision"))?;
         Ok(Ok(Noted { tx, resolution }))
     }

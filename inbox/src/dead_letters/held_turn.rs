@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{MessageId, shield};
+use message::{MessageId, ahead, shield};
 use uuid::Uuid;
 
 use super::in_hand::Hand;
@@ -10,7 +10,6 @@ use super::options::{AfterDeadLetter, RedriveOptions};
 use super::reason::{Cause, Resolution};
 use super::record::DeadLetter;
 use crate::attempts::{Attempt, Forget};
-use crate::day::ahead;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
 use crate::handler::Handler;

@@ -30,7 +30,8 @@ mod store;
 pub(crate) use carry_out::Taken;
 pub use decide_many::{DISCARDED_MAX, REQUESTED_MAX};
 pub use decision::{
-    Action, ClosedCount, Decision, LetterDecision, ManyDecided, Redriven, Requested, SeenLetter, Signature,
+    Action, ClosedCount, DecidedLetter, Decision, LetterDecision, ManyDecided, Redriven, Requested,
+    SeenLetter, Signature,
 };
 pub(crate) use held_keys::held_behind;
 pub use held_turn::{FailedTurn, Turn};

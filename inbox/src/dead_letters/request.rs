@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use message::shield;
 
-use super::decision::{Action, Decision, Redriven, Requested, Signature};
+use super::decision::{Action, DecidedLetter, Decision, Redriven, Requested, Signature};
 use super::options::RedriveOptions;
 use crate::dialect::Dialect;
 use crate::error::RedriveError;
@@ -91,11 +91,8 @@ impl<DB: Dialect> Inbox<DB> {
             let replaced = self.tables().replace_requests(&mut tx, &[id.0], None).await;
             replaced.map_err(StoreError::during("replace a request"))?;
         }
-        let decision = Decision {
-            accept_late: options.accept_late,
-            ..Decision::new(&letter, Action::Redrive, signature)
-        };
-        let noted = self.tables().note_decision(&mut tx, &decision).await;
+        let asked = DecidedLetter { accept_late: options.accept_late, ..DecidedLetter::of(&letter) };
+        let noted = self.tables().note_decision(&mut tx, signature, Action::Redrive, &asked).await;
         let is_new = noted.map_err(StoreError::during("note a request"))?.is_some();
         Ok(Ok(Noted { tx, is_new }))
     }

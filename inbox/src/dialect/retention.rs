@@ -1,9 +1,8 @@
-//! Remembers and forgets days of message ids, and forgets decisions.
+//! Remembers and forgets days.
 
 use std::future::Future;
 
 use sqlx::Pool;
-use time::OffsetDateTime;
 
 use super::Guards;
 use crate::day::{Day, DayRange};
@@ -48,13 +47,4 @@ pub trait Retention: Guards {
         tables: &Tables<Self>,
         keep_from: Day,
     ) -> impl Future<Output = std::result::Result<u64, StoreError>> + Send;
-
-    /// Deletes decisions that were carried out before the given time, oldest first; at most
-    /// `limit`. Returns the number deleted.
-    fn purge_decisions(
-        connection: &mut Self::Connection,
-        tables: &Tables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> impl Future<Output = Result<u64>> + Send;
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use migrations::SqlErrorKind;
-use outbox::{EnqueueError, Remedy};
+use outbox::{EnqueueError, Remedy, StoreError};
 
 /// Maximum time that [`HandlerError::retry_after`] can ask for: 15 minutes. The delivery stays
 /// unsettled through all its attempts, and RabbitMQ ends the session of a consumer that leaves one
@@ -132,6 +132,14 @@ impl HandlerError {
         failed.with_source(error)
     }
 
+    /// Makes the error of a handler whose statement failed.
+    fn of_database(is_transient: bool) -> Self {
+        if is_transient {
+            return Self { next: Next::Database, ..Self::retry("the database failed") };
+        }
+        Self::retry("the database refused a statement")
+    }
+
     /// Makes the error of a handler that ran longer than `timeout`.
     pub(crate) fn of_timeout(timeout: Duration) -> Self {
         let reason = format!(
@@ -212,13 +220,14 @@ impl From<sqlx::Error> for HandlerError {
     /// Treats outages and lost conflicts (serialization failure, deadlock, statement timeout) as
     /// not the message's fault, unless only this message meets them: see [`Next::Database`].
     fn from(error: sqlx::Error) -> Self {
-        match SqlErrorKind::of(&error) {
-            SqlErrorKind::Lost | SqlErrorKind::Unavailable | SqlErrorKind::Conflict => {
-                Self { next: Next::Database, ..Self::retry("the database failed") }
-            }
-            SqlErrorKind::Refused => Self::retry("the database refused a statement"),
-        }
-        .with_source(error)
+        Self::of_database(SqlErrorKind::of(&error) != SqlErrorKind::Refused).with_source(error)
+    }
+}
+
+impl From<StoreError> for HandlerError {
+    /// Treats it like an error of one of the handler's own statements.
+    fn from(error: StoreError) -> Self {
+        Self::of_database(error.is_transient()).with_source(error)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Retention of message ids and decisions on PostgreSQL.
+//! Retention of message ids on PostgreSQL.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use message::Backoff;
 use migrations::SqlErrorKind;
 use migrations::query::Query;
 use sqlx::{PgConnection, PgPool, Postgres};
-use time::{Date, OffsetDateTime};
+use time::Date;
 
 use super::statements::Statements;
 use crate::day::{Day, DayRange};
@@ -84,16 +84,6 @@ impl parts::Retention for Postgres {
                 expired => return expired.map_err(StoreError::during("drop expired days")),
             }
         }
-    }
-
-    async fn purge_decisions(
-        connection: &mut PgConnection,
-        tables: &Tables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> Result<u64, sqlx::Error> {
-        let purge = Query::<Self>::new(&tables.own.purge_decisions).bind(before).bind(limit);
-        purge.one(connection).await?.get("gone")
     }
 }
 

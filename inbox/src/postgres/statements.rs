@@ -50,7 +50,7 @@ migrations::statements! {
             SELECT scope, id FROM UNNEST($3::text[], $2::uuid[]) AS u (scope, id) ORDER BY scope, id) AS u
             CROSS JOIN LATERAL (SELECT ctid FROM {schema}inbox_attempt AS a WHERE a.consumer = $1
                 AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
-        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, done_at,
+        decision = "seq, at, actor, note, selection, action, dead_letter, consumer, accept_late, outcome, done_at,
             decision";
         // $1 a consumer, or null for all; $2 after this id; $3 dead letters. It goes from consumer
         // to consumer by the index of open dead letters.
@@ -121,7 +121,8 @@ migrations::statements! {
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
-        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
+        max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM (\
+        SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
         WHERE message_id >= $1 LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\
@@ -313,9 +314,9 @@ migrations::statements! {
                 LIMIT 1 FOR UPDATE SKIP LOCKED) AS a
             WHERE NOT EXISTS (SELECT FROM {schema}inbox_audit AS s WHERE s.decision = $2 AND s.dead_letter = d.id OFFSET 0)))";
     /// A request that is open stays as it is. A decision that is sent again makes no second one.
-    note_requests = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late,
-            selection, decision)
-        SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM UNNEST($6::uuid[]) AS u (chosen)
+    note_requests = "INSERT INTO {schema}inbox_audit (actor, note, selection, action, dead_letter, consumer,
+            accept_late, decision)
+        SELECT $1, $2, $3, 'redrive', d.id, d.consumer, $4, $5 FROM UNNEST($6::uuid[]) AS u (chosen)
         CROSS JOIN LATERAL (SELECT id, consumer FROM {schema}inbox_dead_letter AS d WHERE d.id = u.chosen LIMIT 1) AS d
         WHERE NOT EXISTS (SELECT FROM {schema}inbox_audit AS a WHERE a.decision = $5 AND a.dead_letter = d.id OFFSET 0)
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
@@ -347,9 +348,9 @@ migrations::statements! {
         WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4 RETURNING {mark}";
     resolve = "UPDATE {schema}inbox_dead_letter SET resolution = $2, resolved_at = clock_timestamp() \
         WHERE id = $1 AND coalesce(resolution, '') = ''";
-    note_decision = "INSERT INTO {schema}inbox_audit (actor, note, dead_letter, consumer, action, accept_late, outcome, \
-        selection, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
-        CASE WHEN $7 IS NOT NULL THEN clock_timestamp() END) \
+    note_decision = "INSERT INTO {schema}inbox_audit (actor, note, selection, action, dead_letter, consumer, \
+        accept_late, outcome, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
+        CASE WHEN $8 IS NOT NULL THEN clock_timestamp() END) \
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
         WHERE seq = $1 AND done_at IS NULL";
@@ -357,7 +358,6 @@ migrations::statements! {
     is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED";
     requests = "SELECT {decision} FROM {schema}inbox_audit
         WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
-    decisions = "SELECT {decision} FROM {schema}inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
     /// The latest decisions about each of these dead letters, at most $2.
     decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
         CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
@@ -365,10 +365,6 @@ migrations::statements! {
     letters_of_topic = "SELECT d.id FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
         CROSS JOIN LATERAL (SELECT l.id FROM {schema}inbox_dead_letter AS l WHERE l.id = named.id AND l.topic = $2 \
         LIMIT 1) AS d";
-
-    /// The database's own function, which runs with the owner's rights.
-    purge_decisions = "SELECT {schema}inbox_purge_audit($1, $2::integer) AS gone";
-
     /// The first dead letter that holds each key, with the key's position in the arrays.
     holders = "SELECT u.place, h.id FROM UNNEST($2::text[], $3::text[], $4::text[]) WITH ORDINALITY \
         AS u (scope, topic, key, place) CROSS JOIN LATERAL (SELECT id FROM {schema}inbox_dead_letter AS d \

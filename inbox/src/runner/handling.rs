@@ -61,9 +61,10 @@ impl<S: Store> Worker<S> {
 /// Returns the failure of the handler, if the messages that it staged could not be stored before
 /// the commit; otherwise the error itself.
 pub(super) fn of_staged(error: CommitError) -> Result<HandlerError, CommitError> {
-    let CommitError::RolledBack { reason, source: Some(source) } = error else { return Err(error) };
-    match source.downcast::<outbox::CommitError>() {
-        Ok(error) => Ok(HandlerError::of_enqueue(error.remedy(), *error)),
-        Err(source) => Err(CommitError::RolledBack { reason, source: Some(source) }),
+    match error {
+        CommitError::RolledBack { .. } | CommitError::Refused { .. } | CommitError::Unknown { .. } => {
+            Err(error)
+        }
+        error => Ok(HandlerError::of_enqueue(error.remedy(), error)),
     }
 }

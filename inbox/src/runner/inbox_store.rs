@@ -35,7 +35,9 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) guarded: bool,
     /// The id of this process in its notes of messages in hand.
     pub(super) process: Uuid,
-    /// Cancelled when the consumer stops and redrives are given up.
+    /// Cancelled when the consumer stops, and no redrive begins any more.
+    pub(super) draining: CancellationToken,
+    /// Cancelled when redrives that run are given up.
     pub(super) stopping: CancellationToken,
 }
 
@@ -54,9 +56,12 @@ impl<DB: Dialect> InboxStore<DB> {
         within(self.inbox.options().call_timeout, what, call).await
     }
 
-    /// Redrives, unless the consumer stops: then the work is dropped, which rolls its transaction
-    /// back, and there is no result.
+    /// Redrives, unless the consumer stops before. If redrives are given up meanwhile, the work is
+    /// dropped, which rolls its transaction back, and there is no result.
     pub(super) async fn unless_stopped<T>(&self, redrive: impl Future<Output = T>) -> Option<T> {
+        if self.draining.is_cancelled() {
+            return None;
+        }
         tokio::select! {
             biased;
             () = self.stopping.cancelled() => None,
@@ -307,7 +312,12 @@ impl<DB: Dialect> Store for InboxStore<DB> {
         self.carry_out_requests(after, ends_at).await
     }
 
+    fn begin_no_redrives(&self) {
+        self.draining.cancel();
+    }
+
     fn stop_redrives(&self) {
+        self.draining.cancel();
         self.stopping.cancel();
     }
 

@@ -31,7 +31,7 @@ impl<DB: Dialect> InboxStore<DB> {
             let look = self.inbox.redrive_requests(&self.consumer, after, REDRIVES);
             let requests = self.within("find requested redrives", look).await?;
             for request in &requests {
-                if Instant::now() >= ends_at || self.stopping.is_cancelled() {
+                if Instant::now() >= ends_at || self.draining.is_cancelled() {
                     return Ok(Some(after));
                 }
                 match self.carry_out(request).await {
@@ -40,7 +40,7 @@ impl<DB: Dialect> InboxStore<DB> {
                     // follows several others.
                     Err(error) if !error.is_transient() || failures < REDRIVES_FAILED_MAX => {
                         failures += u32::from(error.is_transient());
-                        let dead_letter = request.dead_letter;
+                        let dead_letter = request.subject.dead_letter;
                         let error = error_text(&error);
                         tracing::warn!(%dead_letter, error, "a requested redrive has to wait");
                     }

@@ -294,6 +294,9 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(None))
     }
 
+    /// Begins no other redrives. Those that run go on. By default a store has none.
+    fn begin_no_redrives(&self) {}
+
     /// Gives up redrives that run, so that they count against no message, and begins no others. By
     /// default a store has none.
     fn stop_redrives(&self) {}

@@ -1,8 +1,7 @@
-//! Retention of message ids and decisions on SQLite.
+//! Retention of message ids on SQLite.
 
 use migrations::query::Query;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool};
-use time::OffsetDateTime;
 
 use crate::day::{Day, DayRange, floor};
 use crate::dialect::parts;
@@ -60,14 +59,5 @@ impl parts::Retention for Sqlite {
             }
             tokio::task::yield_now().await;
         }
-    }
-
-    async fn purge_decisions(
-        connection: &mut SqliteConnection,
-        tables: &Tables<Self>,
-        before: OffsetDateTime,
-        limit: u32,
-    ) -> Result<u64, sqlx::Error> {
-        Query::<Self>::new(&tables.own.purge_decisions).bind(before).bind(limit).run(connection).await
     }
 }

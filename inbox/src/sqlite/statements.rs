@@ -33,7 +33,7 @@ migrations::statements! {
         holds = "d.resolution IS NULL AND d.key IS NOT NULL AND d.message_id IS NOT NULL \
             AND d.reason IN ('poison', 'rejected', 'too_old', 'from_the_future', 'held') AND NOT EXISTS \
             (SELECT 1 FROM json_each(d.headers) AS h WHERE h.value ->> 0 = 'ce_chunkindex')";
-        decision = "seq, at, actor, note, selection, dead_letter, consumer, action, accept_late, outcome, \
+        decision = "seq, at, actor, note, selection, action, dead_letter, consumer, accept_late, outcome, \
             done_at, decision";
         // As on PostgreSQL.
         walked = "SELECT id, seq, consumer, scope, topic, key, kind, reason, error, dead_at, deliveries \
@@ -69,7 +69,8 @@ migrations::statements! {
 
     /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
-        max(processed_at) AS at FROM (SELECT consumer, dead_letter, processed_at FROM inbox_message \
+        max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM \
+        (SELECT consumer, dead_letter, processed_at FROM inbox_message \
         WHERE message_id >= $1 LIMIT $2) GROUP BY consumer ORDER BY consumer LIMIT 1000";
     activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM \
         (SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) \
@@ -200,8 +201,8 @@ migrations::statements! {
         CROSS JOIN inbox_audit AS o ON o.consumer = d.consumer AND o.dead_letter = d.id AND o.done_at IS NULL \
         WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS s WHERE s.decision = $2 AND s.dead_letter = d.id))";
     /// In the given order, in which consumers carry them out.
-    note_requests = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
-        selection, decision) SELECT $1, $2, d.id, d.consumer, 'redrive', $3, $4, $5 FROM json_each($6) AS u \
+    note_requests = "INSERT INTO inbox_audit (actor, note, selection, action, dead_letter, consumer, \
+        accept_late, decision) SELECT $1, $2, $3, 'redrive', d.id, d.consumer, $4, $5 FROM json_each($6) AS u \
         CROSS JOIN inbox_dead_letter AS d ON d.id = u.value WHERE NOT EXISTS (SELECT 1 FROM inbox_audit AS a \
         WHERE a.decision = $5 AND a.dead_letter = d.id) ORDER BY u.key ON CONFLICT (consumer, dead_letter) \
         WHERE done_at IS NULL DO NOTHING RETURNING dead_letter";
@@ -218,15 +219,14 @@ migrations::statements! {
         canonical_fingerprint) WHERE message_id = $1 AND consumer = $2 AND scope = $3 AND dead_letter = $4";
     resolve = "UPDATE inbox_dead_letter SET resolution = $2, resolved_at = {now} WHERE id = $1 \
         AND resolution IS NULL";
-    note_decision = "INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, accept_late, \
-        outcome, selection, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $7 IS NOT NULL \
+    note_decision = "INSERT INTO inbox_audit (actor, note, selection, action, dead_letter, consumer, \
+        accept_late, outcome, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $8 IS NOT NULL \
         THEN {now} END) ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
     finish_request = "UPDATE inbox_audit SET outcome = $2, done_at = {now} WHERE seq = $1 \
         AND done_at IS NULL";
     is_requested = "SELECT true FROM inbox_audit WHERE seq = $1 AND done_at IS NULL";
     requests = "SELECT {decision} FROM inbox_audit WHERE consumer = $1 AND done_at IS NULL AND seq > $2 \
         ORDER BY seq LIMIT $3";
-    decisions = "SELECT {decision} FROM inbox_audit WHERE seq < $2 ORDER BY seq DESC LIMIT $1";
     decisions_of = "SELECT {decision} FROM (SELECT *, row_number() OVER (PARTITION BY dead_letter ORDER BY seq DESC) \
         AS nth FROM inbox_audit WHERE dead_letter IN (SELECT value FROM json_each($1))) WHERE nth <= $2 \
         ORDER BY seq DESC";
@@ -236,10 +236,6 @@ migrations::statements! {
     holder_before = "SELECT d.id FROM inbox_dead_letter AS l \
         JOIN inbox_dead_letter AS d ON d.consumer = l.consumer AND d.scope = l.scope AND d.topic = l.topic \
         AND d.key = l.key AND d.seq < l.seq WHERE l.id = $1 AND {holds} ORDER BY d.seq LIMIT 1";
-    /// The limit counts only rows that are removed: many open requests must not hide those behind
-    /// them.
-    purge_decisions = "DELETE FROM inbox_audit WHERE seq IN ( SELECT seq FROM inbox_audit WHERE at < $1 \
-        AND done_at IS NOT NULL ORDER BY seq LIMIT $2)";
     /// The first held message of each of the next keys after a key, and whether no earlier dead
     /// letter holds that key. It goes from key to key by the index, however many messages are held
     /// behind the first ones. It needs three lookups, because SQLite uses only the first column of

@@ -12,7 +12,8 @@ mod minutes;
 mod retention;
 
 use migrations::query::Query;
-use migrations::{Identifier, Statement};
+use migrations::{Identifier, Line, Statement};
+use outbox::Audit;
 
 use crate::ids::Key;
 use crate::statements::{Shared, Texts};
@@ -22,12 +23,18 @@ pub struct Tables<DB: Texts> {
     pub(crate) shared: Shared,
     /// The SQL that only this database has.
     pub(crate) own: DB::Statements,
+    /// The decisions of operators.
+    pub(crate) audit: Audit,
 }
+
+/// The columns of a decision that say what it is about.
+const SUBJECT: &str = "dead_letter, consumer, accept_late, outcome, done_at, decision";
 
 impl<DB: Texts> Tables<DB> {
     pub(crate) fn new(schema: Option<&Identifier>) -> Self {
         let own = DB::statements(schema);
-        Self { shared: DB::shared_statements(&own), own }
+        let audit = Audit::new::<DB>(schema, Line::Inbox, SUBJECT);
+        Self { shared: DB::shared_statements(&own), own, audit }
     }
 }
 

@@ -56,6 +56,14 @@ impl LogError {
     pub(crate) fn operator(reason: impl Into<String>) -> Self {
         Self::Operator { reason: reason.into(), source: None }
     }
+
+    /// Makes the error for a log without some of its segments.
+    pub(crate) fn without_segments(missing: &str) -> Self {
+        Self::operator(format!(
+            "the log is read without {missing}, which was detached or dropped: relays would pass its rows and never publish \
+             them; run ALTER TABLE outbox_message ATTACH PARTITION for each of them, FOR VALUES IN (the number in its name)"
+        ))
+    }
 }
 
 impl From<MigrateError> for LogError {

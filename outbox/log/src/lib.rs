@@ -34,6 +34,7 @@
 //! | `error` | [`LogError`] |
 //! | `tables`, `rows`, `dialect` | queries and decisions that are the same on every database |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
+//! | `testing` (feature) | a log that answers as a test says |
 
 #![cfg_attr(not(feature = "testing"), allow(unreachable_pub, reason = "the feature exposes more to tests"))]
 
@@ -72,6 +73,8 @@ mod sqlite;
 mod store;
 mod stored;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod text;
 mod trouble;
 #[doc(hidden)]

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use message::{TEXT_BYTES_MAX, check_name, check_signature};
+use message::{TEXT_BYTES_MAX, check_name};
+use outbox::Signature;
 use serde::{Serialize, Serializer};
 use time::OffsetDateTime;
 
@@ -56,9 +57,14 @@ impl PauseScope {
         }
     }
 
-    /// Refuses a name that no topic or key can have, and an actor or reason that the audit cannot
-    /// store.
-    pub(crate) fn check(&self, actor: &str, reason: &str) -> Result<(), LogError> {
+    /// Returns the signature of an operator who pauses or resumes it.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] for a name that no topic or key can have, and for an actor or reason
+    /// that the audit cannot store.
+    pub(crate) fn signed(&self, actor: &str, reason: &str) -> Result<Signature, LogError> {
+        let selection = Some(self.to_string());
+        let signature = Signature { actor: actor.to_owned(), note: reason.to_owned(), selection };
         let named = match self {
             Self::Pipeline => Ok(()),
             Self::Topic(name) | Self::Key(name) => {
@@ -66,9 +72,8 @@ impl PauseScope {
                 check_name(what, name, TEXT_BYTES_MAX, "NUL is not allowed", |c| c != '\0')
             }
         };
-        named
-            .and_then(|()| check_signature(actor, reason))
-            .map_err(|error| LogError::operator(error.to_string()))
+        let checked = named.and_then(|()| signature.check());
+        checked.map(|()| signature).map_err(|error| LogError::operator(error.to_string()))
     }
 
     /// Reads the scope that the database stores.

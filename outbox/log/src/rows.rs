@@ -1,6 +1,7 @@
 //! Rows as records, the same for every database.
 
 use migrations::query::{RawText, Row};
+use outbox::Signature;
 use sqlx::error::UnexpectedNullError;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -8,8 +9,9 @@ use uuid::Uuid;
 use crate::admin::entry::due;
 use crate::admin::status::Counted;
 use crate::admin::{
-    AuditRecord, ChosenEntry, CountedError, DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation,
-    ParkedContent, ParkedGroup, StandingCount,
+    AuditQuery, AuditRecord, AuditSlice, AuditedDecision, ChosenEntry, CountedError, DecidedEntry,
+    DecisionRecord, EditRecord, FoundParked, ListedEntry, Operation, ParkedContent, ParkedGroup,
+    StandingCount,
 };
 use crate::dialect::Dialect;
 use crate::entries::lag::Lagging;
@@ -87,10 +89,9 @@ pub(crate) fn operation<DB: Dialect>(row: &Row<DB>) -> Result<Operation, sqlx::E
     Ok(Operation {
         number: row.get("seq")?,
         at: time(row, "at")?,
-        actor: row.get("actor")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        selection: row.get("selection")?,
-        note: row.get("note")?,
+        subject: (),
     })
 }
 
@@ -98,16 +99,38 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
     Ok(AuditRecord {
         number: row.get("seq")?,
         at: time(row, "at")?,
-        actor: row.get("actor")?,
-        id: EntryId(row.get("id")?),
-        message_id: row.get("message_id")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        note: row.get("note")?,
-        selection: row.get("selection")?,
-        digest_before: row.get("digest_before")?,
-        digest_after: row.get("digest_after")?,
-        error: row.get("error")?,
+        subject: DecidedEntry {
+            id: EntryId(row.get("id")?),
+            message_id: row.get("message_id")?,
+            digest_before: row.get("digest_before")?,
+            digest_after: row.get("digest_after")?,
+            error: row.get("error")?,
+        },
     })
+}
+
+/// Reads a slice of an audit. Each row has the end of the walk, and one decision or none.
+pub(crate) fn decided<DB: Dialect>(found: &[Row<DB>], asked: &AuditQuery) -> Result<AuditSlice, sqlx::Error> {
+    let Some(end) = found.first() else { return Ok(AuditSlice { decisions: Vec::new(), next: None }) };
+    let scanned: u64 = count(end, "scanned")?;
+    let seen_to: Option<i64> = end.get("seen_to")?;
+    let mut decisions = Vec::with_capacity(found.len());
+    for row in found {
+        if row.get::<Option<i64>>("seq")?.is_some() {
+            let id: Option<String> = row.get("decision")?;
+            let id = id.and_then(|id| Uuid::parse_str(&id).ok());
+            decisions.push(AuditedDecision { last: decision(row)?, id, entries: count(row, "entries")? });
+        }
+    }
+    // The limit can have cut off decisions of these rows.
+    let next = if decisions.len() >= asked.decisions_max as usize {
+        decisions.last().map(|decision| decision.last.number)
+    } else {
+        seen_to.filter(|_| scanned >= u64::from(asked.rows_max))
+    };
+    Ok(AuditSlice { decisions, next })
 }
 
 pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx::Error> {
@@ -172,10 +195,8 @@ pub(crate) fn decision_record<DB: Dialect>(
     now: Vec<StandingCount>,
 ) -> Result<DecisionRecord, sqlx::Error> {
     Ok(DecisionRecord {
-        actor: row.get("actor")?,
+        signature: Signature::read(row)?,
         action: row.get("action")?,
-        note: row.get("note")?,
-        selection: row.get("selection")?,
         count: count(row, "entries")?,
         first: time(row, "first")?,
         last: time(row, "last")?,

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use migrations::Statement;
 use migrations::query::Query;
+use outbox::Signature;
 use sqlx::{Connection as _, SqlSafeStr as _, SqlStr};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::status::ParkedSummary;
 use crate::admin::{
-    AuditRecord, COUNTED_MAX, ChosenEntry, CountedError, ERRORS_LOOKED_AT, EditRecord, ListedEntry,
-    Operation, ParkedContent,
+    AuditQuery, AuditRecord, AuditSlice, COUNTED_MAX, ChosenEntry, CountedError, ERRORS_LOOKED_AT,
+    EditRecord, ListedEntry, Operation, ParkedContent,
 };
 use crate::dialect::Dialect;
 use crate::entries::StoredPayload;
@@ -70,6 +71,8 @@ pub(crate) struct Texts {
     pub(crate) operations: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
+    /// Relay, rows to look through, below this number; actor, action, decisions.
+    pub(crate) audited: Statement,
     /// Relay, message id, rows.
     pub(crate) decisions_of: Statement,
     /// Relay, id, message id.
@@ -104,8 +107,8 @@ macro_rules! texts_of {
         texts_of! { $statements;
             counts parked_age errors list list_stuck list_held held_len list_few_held list_discarded
             discarded_of payload pauses paused_scopes pauses_len pause resume note operations decisions
-            decisions_of content edit parked parked_few_held parked_stuck choose total groups decision_head
-            decision_now now
+            audited decisions_of content edit parked parked_few_held parked_stuck choose total groups
+            decision_head decision_now now
         }
     };
     ($statements:expr; $($name:ident)*) => {{
@@ -120,23 +123,6 @@ pub(crate) use texts_of;
 pub(crate) struct Tables<DB> {
     texts: Texts,
     database: PhantomData<DB>,
-}
-
-/// The operator who does something, and the reason.
-#[derive(Debug, Clone, Copy)]
-pub struct Signature<'a> {
-    /// The name of the operator.
-    pub actor: &'a str,
-    /// The reason.
-    pub reason: &'a str,
-}
-
-/// An operation to be recorded.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Done<'a> {
-    pub(crate) action: &'a str,
-    pub(crate) selection: &'a str,
-    pub(crate) by: Signature<'a>,
 }
 
 impl<DB: Dialect> Tables<DB> {
@@ -305,11 +291,11 @@ impl<DB: Dialect> Tables<DB> {
         connection: &mut DB::Connection,
         relay: &RelayName,
         scope: &PauseScope,
-        by: Signature<'_>,
+        by: &Signature,
     ) -> Result<bool, LogError> {
         let failed = || LogError::during("pause");
         let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
-        let change = of_scope::<DB>(&self.texts.pause, relay, scope).bind(by.actor).bind(by.reason);
+        let change = of_scope::<DB>(&self.texts.pause, relay, scope).bind(&by.actor).bind(&by.note);
         if change.run(&mut tx).await.map_err(failed())? == 0 {
             return Ok(false);
         }
@@ -319,8 +305,7 @@ impl<DB: Dialect> Tables<DB> {
             let row = counted.one(&mut tx).await.map_err(failed())?;
             check_pauses_len(scope, row.get("entries").map_err(failed())?)?;
         }
-        let done = Done { action: "pause", selection: &scope.to_string(), by };
-        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        self.note(&mut tx, relay, "pause", by).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         Ok(true)
     }
@@ -332,7 +317,7 @@ impl<DB: Dialect> Tables<DB> {
         relay: &RelayName,
         scope: &PauseScope,
         since: Option<OffsetDateTime>,
-        by: Signature<'_>,
+        by: &Signature,
     ) -> Result<bool, LogError> {
         let failed = || LogError::during("resume");
         let mut tx = connection.begin_with(begin_change::<DB>()).await.map_err(failed())?;
@@ -340,8 +325,7 @@ impl<DB: Dialect> Tables<DB> {
         if change.run(&mut tx).await.map_err(failed())? == 0 {
             return Ok(false);
         }
-        let done = Done { action: "resume", selection: &scope.to_string(), by };
-        self.note(&mut tx, relay, done).await.map_err(failed())?;
+        self.note(&mut tx, relay, "resume", by).await.map_err(failed())?;
         tx.commit().await.map_err(failed())?;
         Ok(true)
     }
@@ -351,10 +335,10 @@ impl<DB: Dialect> Tables<DB> {
         &self,
         connection: &mut DB::Connection,
         relay: &RelayName,
-        done: Done<'_>,
+        action: &str,
+        by: &Signature,
     ) -> Result<(), sqlx::Error> {
-        let query = Query::<DB>::new(&self.texts.note).bind(done.by.actor).bind(relay.as_str());
-        let query = query.bind(done.action).bind(done.selection).bind(done.by.reason);
+        let query = by.bind(Query::<DB>::new(&self.texts.note)).bind(action).bind(relay.as_str());
         query.run(connection).await.map(drop)
     }
 
@@ -383,6 +367,20 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<Vec<AuditRecord>, LogError> {
         let query = Query::<DB>::new(&self.texts.decisions).bind(relay.as_str());
         Self::records(connection, query.bind(records_max).bind(before)).await
+    }
+
+    /// Reads decisions below a number, latest first, each once.
+    pub(crate) async fn decided(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        asked: &AuditQuery,
+    ) -> Result<AuditSlice, LogError> {
+        let query = Query::<DB>::new(&self.texts.audited).bind(relay.as_str()).bind(asked.rows_max);
+        let query = query.bind(asked.before).bind(asked.actor.as_deref()).bind(asked.action.as_deref());
+        let found = query.bind(asked.decisions_max).rows(connection).await;
+        let found = found.map_err(LogError::during("list decisions"))?;
+        rows::decided(&found, asked).map_err(LogError::during("read a decision"))
     }
 
     /// Reads decisions about a message, latest first.

@@ -7,7 +7,7 @@ use sqlx::Transaction;
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
 use crate::producer::Outbox;
-use crate::transaction::commit::CommitError;
+use crate::transaction::commit::{CommitError, UnknownCommit};
 use crate::transaction::failed_call::FailedCall;
 use crate::transaction::ids::ReplayedIds;
 use crate::transaction::wrapper::OutboxTransaction;
@@ -19,6 +19,8 @@ use crate::wake::CommitNotify;
 pub struct Sealed<DB: Dialect> {
     /// The transaction.
     pub tx: Transaction<'static, DB>,
+    /// Its messages and its id, by which a commit without an answer is looked up.
+    pub commit: UnknownCommit,
     /// The hint to give after the commit, if it contains messages.
     pub wake: Option<CommitNotify>,
 }
@@ -86,7 +88,9 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         self.refuse_after_failure()?;
         self.store_what_is_staged().await?;
         let outbox = self.outbox.filter(|_| !self.stored.is_empty());
-        Ok(Sealed { tx: self.tx, wake: outbox.map(|outbox| outbox.wake_up()) })
+        let wake = outbox.map(|outbox| outbox.wake_up());
+        let commit = UnknownCommit { message_ids: self.stored, transaction: self.transaction };
+        Ok(Sealed { tx: self.tx, commit, wake })
     }
 
     /// Returns the transaction, for a rollback by its owner.

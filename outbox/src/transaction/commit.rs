@@ -3,14 +3,18 @@
 use std::error::Error;
 
 use message::{Fault, MessageId};
+use migrations::SqlErrorKind;
 
 use crate::enqueue_error::EnqueueError;
+use crate::failure::is_aborted_transaction;
 use crate::remedy::Remedy;
+use crate::store_error::StoreError;
 
 /// A commit whose answer was lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnknownCommit {
-    /// The messages that the transaction added. If one of them exists, it committed.
+    /// The messages that the transaction added. If one of them exists, it committed. Empty after a
+    /// commit of an inbox or of an idempotency key whose time limit has passed.
     pub message_ids: Vec<MessageId>,
     /// The transaction's id, where the database has one.
     pub transaction: Option<String>,
@@ -43,6 +47,16 @@ pub enum CommitError {
     /// committed by that COMMIT. Rows written after it are stored; staged messages are not.
     #[error("{}; await every begin(), and use commit() and rollback()", migrations::own_transaction::ENDED)]
     Ended,
+    /// The rows that prove the work, such as those of an inbox or of an idempotency key, are not in
+    /// the transaction, or could not be checked. Everything is rolled back.
+    #[error("the transaction was rolled back: {reason}")]
+    RolledBack {
+        /// How this was detected.
+        reason: &'static str,
+        /// The error of the check, if it failed with one.
+        #[source]
+        source: Option<Box<dyn Error + Send + Sync>>,
+    },
     /// The database refused to commit. Everything is rolled back.
     #[error("the database refused to commit; everything is rolled back")]
     Refused {
@@ -57,7 +71,8 @@ pub enum CommitError {
     Lost(#[source] Box<dyn Error + Send + Sync>),
     /// The connection was lost during COMMIT, or an error answered it that proves no rollback, as
     /// the errors of a pooler that lost its server. The commit may or may not have happened.
-    /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up.
+    /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up. In an inbox and under an
+    /// idempotency key, the next delivery or request finds the outcome.
     #[error("the answer to the commit was lost; it is unknown whether the transaction was committed")]
     Unknown {
         /// The commit to look up.
@@ -69,6 +84,43 @@ pub enum CommitError {
 }
 
 impl CommitError {
+    /// Interprets the error of a statement before COMMIT.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn before(error: sqlx::Error) -> Self {
+        match SqlErrorKind::of(&error) {
+            _ if is_aborted_transaction(&error) => Self::Aborted(Box::new(error)),
+            SqlErrorKind::Lost => Self::Lost(Box::new(error)),
+            kind => Self::Refused { retryable: kind == SqlErrorKind::Conflict, source: Box::new(error) },
+        }
+    }
+
+    /// Interprets the error of COMMIT. Unless it [proves a
+    /// rollback](SqlErrorKind::says_rolled_back), the outcome is unknown.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn at(commit: UnknownCommit, error: sqlx::Error) -> Self {
+        let retryable = SqlErrorKind::of(&error) == SqlErrorKind::Conflict;
+        let is_rolled_back = SqlErrorKind::says_rolled_back(&error);
+        let source = Box::new(error);
+        if is_rolled_back { Self::Refused { source, retryable } } else { Self::Unknown { commit, source } }
+    }
+
+    /// Returns whether it is certain that nothing was committed. Rows that were written after the
+    /// transaction [`Ended`](Self::Ended) are stored all the same.
+    #[must_use]
+    pub fn is_rolled_back(&self) -> bool {
+        !matches!(self, Self::Unknown { .. })
+    }
+
+    /// Returns whether it failed without anyone's fault: an outage, a lost conflict, or a lost
+    /// answer.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_innocent(&self) -> bool {
+        self.remedy() == Remedy::RunAgain
+    }
+
     /// Returns whether the whole transaction may succeed on another run. Never for
     /// [`CommitError::Unknown`].
     #[must_use]
@@ -88,7 +140,10 @@ impl CommitError {
             Self::Poisoned { remedy, .. } => *remedy,
             Self::Staged(error) => error.remedy(),
             Self::Lost(_) | Self::Unknown { .. } | Self::Refused { retryable: true, .. } => Remedy::RunAgain,
-            Self::Aborted(_) | Self::Ended | Self::Refused { .. } => Remedy::Correct,
+            Self::Refused { source, .. } | Self::RolledBack { source: Some(source), .. } => {
+                remedy_of(&**source)
+            }
+            Self::Aborted(_) | Self::Ended | Self::RolledBack { source: None, .. } => Remedy::Correct,
         }
     }
 
@@ -96,11 +151,17 @@ impl CommitError {
     /// or the operator, which here includes the calling program.
     #[must_use]
     pub fn fault(&self) -> Fault {
-        match self {
-            Self::Poisoned { remedy, .. } => remedy.fault(),
-            Self::Staged(error) => error.fault(),
-            Self::Lost(_) | Self::Unknown { .. } | Self::Refused { retryable: true, .. } => Fault::Broker,
-            Self::Aborted(_) | Self::Ended | Self::Refused { .. } => Fault::Operator,
-        }
+        self.remedy().fault()
+    }
+}
+
+/// Returns what the work should do about the error of a commit or of a check before it.
+fn remedy_of(cause: &(dyn Error + Send + Sync + 'static)) -> Remedy {
+    if let Some(error) = cause.downcast_ref::<StoreError>() {
+        return error.remedy();
+    }
+    match cause.downcast_ref().map(SqlErrorKind::of) {
+        Some(SqlErrorKind::Refused) | None => Remedy::Correct,
+        Some(_) => Remedy::RunAgain,
     }
 }

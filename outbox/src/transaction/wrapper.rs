@@ -220,15 +220,16 @@ impl<DB: Dialect> OutboxTransaction<DB> {
                 }
                 Ok(())
             }
-            Err(source) if SqlErrorKind::says_rolled_back(&source) => Err(CommitError::Refused {
-                retryable: SqlErrorKind::of(&source) == SqlErrorKind::Conflict,
-                source: Box::new(source),
-            }),
-            Err(source) => Err(CommitError::Unknown { commit, source: Box::new(source) }),
+            Err(error) => Err(CommitError::at(commit, error)),
         }
     }
 
-    pub(super) fn refuse_after_failure(&mut self) -> Result<(), CommitError> {
+    /// Refuses if a call in the transaction failed.
+    ///
+    /// # Errors
+    /// [`CommitError::Poisoned`].
+    #[doc(hidden)]
+    pub fn refuse_after_failure(&mut self) -> Result<(), CommitError> {
         self.failed.take().map_or(Ok(()), |failed| Err(failed.into()))
     }
 
@@ -270,15 +271,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
     /// Runs a cheap statement. It fails in an aborted transaction, and checks for this
     /// transaction's mark.
     async fn probe(&mut self) -> Result<(), CommitError> {
-        let is_marked =
-            DB::is_marked(&mut self.tx).await.map_err(|error| match SqlErrorKind::of(&error) {
-                _ if is_aborted_transaction(&error) => CommitError::Aborted(Box::new(error)),
-                SqlErrorKind::Lost => CommitError::Lost(Box::new(error)),
-                failure => CommitError::Refused {
-                    source: Box::new(error),
-                    retryable: failure == SqlErrorKind::Conflict,
-                },
-            })?;
+        let is_marked = DB::is_marked(&mut self.tx).await.map_err(CommitError::before)?;
         if is_marked { Ok(()) } else { Err(CommitError::Ended) }
     }
 

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
 use crate::held::{Held, QueueHash};
-use crate::options::DeadPolicy;
 use crate::paused::Paused;
+use crate::settings::DeadPolicy;
 use crate::stuck::Stuck;
 
 /// The decision about a new entry.

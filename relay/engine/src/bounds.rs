@@ -1,28 +1,23 @@
 //! The bounds of the engine's settings. The program `relay` checks those of its configuration, and
 //! a service those of the relay that it embeds.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use message::Backoff;
 use message::units::{ShownSize, ShownTime};
 
 use crate::options::EngineOptions;
+use crate::settings::SettingValue;
 
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const RETRY_MIN: Duration = Duration::from_millis(1);
 /// A shorter lease would be lost at every pause of a database or a container.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
-/// The takeover after a killed relay waits for the lease to expire.
-const LEASE_TTL_MAX: Duration = Duration::from_secs(3_600);
-/// Shorter polls would only waste processor time: an empty poll takes about 20 µs.
-const POLL_MIN: Duration = Duration::from_micros(100);
-const POLL_MAX: Duration = Duration::from_secs(60);
 /// Minimum interval of updates of the cursor's row: more would bloat it while an old snapshot is
 /// open.
 const CHECKPOINT_MIN: Duration = Duration::from_millis(10);
-const RETRY_MIN: Duration = Duration::from_millis(1);
-const RETRY_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// A slow disk or a new leader may silence a broker for less than this.
-const SILENT_MIN: Duration = Duration::from_millis(100);
-const GRACE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_MIN: usize = 64 << 10;
 
 /// A setting that the engine cannot work with. The program or its configuration is at fault.
@@ -47,9 +42,15 @@ impl<N: Fn(&'static str) -> &'static str> Problems<N> {
         self.found.push(InvalidSetting { setting: (self.name)(setting), problem });
     }
 
-    fn time(&mut self, setting: &'static str, value: Duration, min: Duration, max: Duration) {
-        if value < min || value > max {
-            let (value, min, max) = (ShownTime(value), ShownTime(min), ShownTime(max));
+    fn within<T: Copy + PartialOrd>(
+        &mut self,
+        setting: &'static str,
+        value: T,
+        bounds: &RangeInclusive<T>,
+        shown: fn(T) -> SettingValue,
+    ) {
+        if !bounds.contains(&value) {
+            let [value, min, max] = [value, *bounds.start(), *bounds.end()].map(shown);
             self.add(setting, format!("{value} is outside {min} to {max}"));
         }
     }
@@ -74,6 +75,29 @@ struct Named {
     time: Duration,
 }
 
+macro_rules! bounds {
+    ($($part:ident { $(
+        $(#[$text:meta])*
+        $name:ident $($key:literal)? : $kind:ident $(<$of:ty>)? = $default:expr
+        $(, in $bounds:expr)? $(, not 0: $harm:literal)?;
+    )* })*) => {
+        impl EngineOptions {
+            /// Checks each setting by itself.
+            fn check_each<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
+                $($(
+                    $( problems.within(stringify!($name), self.$name, &($bounds), SettingValue::$kind); )?
+                    $( if self.$name == 0 {
+                        let problem = concat!("0 ", $harm, "; set at least 1");
+                        problems.add(stringify!($name), problem.to_owned());
+                    } )?
+                )*)*
+            }
+        }
+    };
+}
+
+crate::pipeline_settings!(bounds);
+
 impl EngineOptions {
     /// Checks every setting that does not depend on the broker: times, attempts, window and pages.
     ///
@@ -88,45 +112,23 @@ impl EngineOptions {
     #[must_use]
     pub fn out_of_bounds(&self, name: impl Fn(&'static str) -> &'static str) -> Vec<InvalidSetting> {
         let mut problems = Problems { found: Vec::new(), name };
-        self.check_times(&mut problems);
-        self.check_sizes(&mut problems);
+        self.check_each(&mut problems);
+        self.check_together(&mut problems);
         problems.found
     }
 
-    fn check_times<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
-        let checkpoint_max = self.lease_ttl.max(LEASE_TTL_MIN);
-        let Backoff { first, max } = self.retry.backoff;
-        problems.time("lease_ttl", self.lease_ttl, LEASE_TTL_MIN, LEASE_TTL_MAX);
-        problems.time("poll_min", self.poll_min, POLL_MIN, POLL_MAX);
-        problems.time("poll_max", self.poll_max, POLL_MIN, POLL_MAX);
-        problems.time("checkpoint_interval", self.checkpoint_interval, CHECKPOINT_MIN, checkpoint_max);
-        problems.time("shutdown_grace", self.shutdown_grace, Duration::ZERO, GRACE_MAX);
-        problems.time("silent_after", self.silent_after, SILENT_MIN, GRACE_MAX);
-        problems.time("retry.backoff.first", first, RETRY_MIN, RETRY_MAX);
-        problems.time("retry.backoff.max", max, RETRY_MIN, RETRY_MAX);
-        problems.time("outage_delay_max", self.outage_delay_max, RETRY_MIN, RETRY_MAX);
+    /// Checks the bounds that depend on another setting.
+    fn check_together<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
+        let checkpoint = CHECKPOINT_MIN..=self.lease_ttl.max(LEASE_TTL_MIN);
+        problems.within("checkpoint_interval", self.checkpoint_interval, &checkpoint, SettingValue::Time);
         problems.order(
             Named { setting: "poll_min", time: self.poll_min },
             Named { setting: "poll_max", time: self.poll_max },
         );
         problems.order(
-            Named { setting: "retry.backoff.first", time: first },
-            Named { setting: "retry.backoff.max", time: max },
+            Named { setting: "retry_initial", time: self.retry_initial },
+            Named { setting: "retry_max", time: self.retry_max },
         );
-    }
-
-    fn check_sizes<N: Fn(&'static str) -> &'static str>(&self, problems: &mut Problems<N>) {
-        if self.retry.attempts_max == 0 {
-            let problem = "0 would park every message immediately; set at least 1";
-            problems.add("retry.attempts_max", problem.to_owned());
-        }
-        for (setting, value) in
-            [("unstored_max", self.unstored_max), ("checkpoint_changes", self.checkpoint_changes)]
-        {
-            if value == 0 {
-                problems.add(setting, String::from("0 would read nothing; set at least 1"));
-            }
-        }
         if self.page_bytes < PAGE_MIN {
             let setting = if self.window_bytes < PAGE_MIN { "window_bytes" } else { "page_bytes" };
             let problem = format!("{} is less than {}", ShownSize(self.page_bytes), ShownSize(PAGE_MIN));
@@ -136,10 +138,8 @@ impl EngineOptions {
             let (window, bytes) = (ShownSize(self.window_bytes), ShownSize(self.page_bytes));
             problems.add("window_bytes", format!("{window} is smaller than {page}, which is {bytes}"));
         }
-        if !(1..=self.window_entries).contains(&self.page_entries) {
-            let (entries, max) = (self.page_entries, self.window_entries);
-            problems.add("page_entries", format!("{entries} is outside 1 to {max}"));
-        }
+        let entries = 1..=self.window_entries;
+        problems.within("page_entries", self.page_entries, &entries, SettingValue::Count);
     }
 }
 
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn a_problem_with_two_settings_names_both_fields() {
         assert_eq!(
-            refused(|it| it.retry.backoff.max = Duration::from_millis(2)),
-            "retry.backoff.first: 1s is longer than retry.backoff.max, which is 2ms"
+            refused(|it| it.retry_max = Duration::from_millis(2)),
+            "retry_initial: 1s is longer than retry_max, which is 2ms"
         );
         assert_eq!(
             refused(|it| it.page_bytes = 13 << 20),

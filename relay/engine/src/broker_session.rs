@@ -14,8 +14,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
 
-/// How long connecting may take: DNS, TCP, TLS, authentication.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to listen to a broken session for its last receipts. One of them may name the message
 /// that broke it.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -188,10 +186,12 @@ fn connecting(connector: &Arc<dyn Connector>, host: &Runtime) -> State {
     let connector = Arc::clone(connector);
     State::Connecting(AbortOnDropHandle::new(host.spawn(async move {
         let (sender, receipts) = Receipts::channel();
-        match tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(sender)).await {
+        // The steps have their own limits; this is for a connector that hangs in spite of them.
+        let connect_max = connector.connect_max();
+        match tokio::time::timeout(connect_max, connector.connect(sender)).await {
             Ok(publisher) => Ok((publisher?, receipts)),
             Err(_) => Err(PublishError::session_lost(format!(
-                "{} did not answer within {CONNECT_TIMEOUT:?}",
+                "{} did not answer within {connect_max:?}",
                 connector.destination()
             ))),
         }
@@ -214,6 +214,7 @@ async fn run(
                 Some(batch) => batch,
                 None => break,
             },
+            () = publisher.ended() => break,
         };
         if Instant::now() >= *trusted_until.borrow() {
             tracing::warn!(messages = batch.len(), "the lease may have expired: not publishing");
@@ -240,7 +241,106 @@ fn silent(error: Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use async_trait::async_trait;
+
     use super::*;
+
+    /// A broker that refuses each session after 45 seconds.
+    struct Distant {
+        connect_max: Duration,
+    }
+
+    #[async_trait]
+    impl Connector for Distant {
+        fn destination(&self) -> &str {
+            "distant"
+        }
+
+        fn connect_max(&self) -> Duration {
+            self.connect_max
+        }
+
+        async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            tokio::time::sleep(Duration::from_secs(45)).await;
+            Err(PublishError::session_lost("answered"))
+        }
+    }
+
+    /// Goal: a broker that is far away gets the time that its settings allow, and one that hangs
+    /// does not stop the relay. Oracle: the error.
+    #[tokio::test(start_paused = true)]
+    async fn opening_a_session_may_take_as_long_as_its_settings_allow() {
+        let error = async |seconds| {
+            let connector = Arc::new(Distant { connect_max: Duration::from_secs(seconds) });
+            let (_trusted, trusted_until) = watch::channel(far_away());
+            let mut session =
+                BrokerSession::new(connector, Backoff::MESSAGES, trusted_until, Runtime::default());
+            match session.next().await {
+                BrokerEvent::Refused { error, .. } => error.to_string(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(error(60).await, "answered");
+        assert_eq!(error(30).await, "distant did not answer within 30s");
+    }
+
+    /// A broker that accepts one session, whose end the test decides.
+    struct OneSession {
+        ended: CancellationToken,
+        sessions: AtomicUsize,
+    }
+
+    struct Session {
+        ended: CancellationToken,
+        _receipts: Receipts,
+    }
+
+    #[async_trait]
+    impl Connector for OneSession {
+        fn destination(&self) -> &str {
+            "one session"
+        }
+
+        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            match self.sessions.fetch_add(1, Ordering::Relaxed) {
+                0 => Ok(Box::new(Session { ended: self.ended.clone(), _receipts: receipts })),
+                _ => Err(PublishError::session_lost("connection refused")),
+            }
+        }
+    }
+
+    #[async_trait]
+    impl Publisher for Session {
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
+        }
+
+        async fn submit(&mut self, _: Vec<Submission>) {}
+
+        async fn ended(&mut self) {
+            self.ended.cancelled().await;
+        }
+
+        async fn close(self: Box<Self>, _: Duration) {}
+    }
+
+    /// Goal: a broker that stops while nothing waits is known before the next message waits for it.
+    /// Oracle: the events of a session without a message.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_session_that_is_over_is_opened_again() {
+        let ended = CancellationToken::new();
+        let connector = Arc::new(OneSession { ended: ended.clone(), sessions: AtomicUsize::new(0) });
+        let retry = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
+        let (_trust, trusted) = watch::channel(far_away());
+        let mut session = BrokerSession::new(connector, retry, trusted, Runtime::default());
+        assert!(matches!(session.next().await, BrokerEvent::Up(_)));
+        assert!(tokio::time::timeout(Duration::from_secs(60), session.next()).await.is_err(), "it is open");
+        ended.cancel();
+        assert!(matches!(session.next().await, BrokerEvent::Ended));
+        assert!(matches!(session.next().await, BrokerEvent::Refused { .. }));
+    }
 
     #[test]
     fn a_silent_broker_is_told_with_what_its_client_knows_and_with_quotas() {

@@ -42,6 +42,10 @@ impl Connector for Chunking {
         self.inner.destination()
     }
 
+    fn connect_max(&self) -> Duration {
+        self.inner.connect_max()
+    }
+
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
     }
@@ -77,6 +81,10 @@ impl Publisher for ChunkingPublisher {
             }
         }
         self.inner.submit(submissions).await;
+    }
+
+    async fn ended(&mut self) {
+        self.inner.ended().await;
     }
 
     async fn close(self: Box<Self>, grace: Duration) {
@@ -165,6 +173,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use message::testing::{BrokerScript, ScriptedBroker};
     use message::{EventType, Fault, PayloadEncoding, SizeLimit, Topic};
 
     const SPLITTER: Splitter = Splitter {
@@ -179,56 +188,45 @@ mod tests {
     }
 
     /// A broker that keeps its submissions, and the sender to answer them.
-    struct Fake {
-        submitted: Arc<Mutex<Vec<Submission>>>,
-        receipts: Arc<Mutex<Option<Receipts>>>,
-    }
+    #[derive(Default)]
+    struct Fake(Mutex<(Vec<Submission>, Option<Receipts>)>);
 
-    struct FakePublisher(Arc<Mutex<Vec<Submission>>>);
-
-    #[async_trait]
-    impl Connector for Fake {
-        fn destination(&self) -> &str {
-            "fake"
+    impl BrokerScript for Fake {
+        fn connect_max(&self) -> Duration {
+            Duration::from_secs(77)
         }
 
-        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-            *self.receipts.lock().unwrap() = Some(receipts);
-            Ok(Box::new(FakePublisher(Arc::clone(&self.submitted))))
-        }
-    }
-
-    #[async_trait]
-    impl Publisher for FakePublisher {
         fn profile(&self) -> Capabilities {
             Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
         }
 
-        async fn submit(&mut self, batch: Vec<Submission>) {
-            self.0.lock().unwrap().extend(batch);
+        fn submit(&self, batch: Vec<Submission>, receipts: &Receipts) {
+            let mut kept = self.0.lock().unwrap();
+            kept.0.extend(batch);
+            kept.1 = Some(receipts.clone());
         }
-
-        async fn close(self: Box<Self>, _grace: Duration) {}
     }
 
     /// Submits a small, a large and a small message. Answers the chunks with these outcomes and the
     /// others with `Ok`.
     async fn run(outcomes: Vec<Result<(), PublishError>>) -> Vec<(u64, Result<(), PublishError>)> {
-        let fake = Fake { submitted: Arc::default(), receipts: Arc::default() };
-        let (submitted, given) = (Arc::clone(&fake.submitted), Arc::clone(&fake.receipts));
+        let fake = Arc::new(Fake::default());
+        let broker = Arc::new(ScriptedBroker(Arc::clone(&fake)));
         let (receipts, mut received) = Receipts::channel();
-        let mut publisher = Chunking::new(Arc::new(fake), SPLITTER).connect(receipts).await.unwrap();
+        let chunking = Chunking::new(broker, SPLITTER);
+        assert_eq!(chunking.connect_max(), Duration::from_secs(77), "it is that of the inner connector");
+        let mut publisher = chunking.connect(receipts).await.unwrap();
         let batch = [10, 9_000, 20].map(message).into_iter().zip(1..);
         publisher
             .submit(
                 batch.map(|(message, n)| Submission { ticket: Ticket(n), message: message.into() }).collect(),
             )
             .await;
-        let submitted = std::mem::take(&mut *submitted.lock().unwrap());
+        let (submitted, receipts) = std::mem::take(&mut *fake.0.lock().unwrap());
         let indices: Vec<_> =
             submitted.iter().map(|s| s.message.chunk.as_ref().map(|chunk| chunk.index())).collect();
         assert_eq!(indices, [None, Some(0), Some(1), Some(2), None]);
-        let receipts = given.lock().unwrap().take().unwrap();
+        let receipts = receipts.unwrap();
         let mut outcomes = outcomes.into_iter();
         let mut answered = Vec::new();
         // The last chunk first: the broker's answers come in any order.

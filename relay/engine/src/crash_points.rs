@@ -1,38 +1,22 @@
 //! Places at which a test ends a relay: see [`message::crash_points`].
-//!
-//! | place | the broker | the cursor |
-//! |---|---|---|
-//! | [`AFTER_READ`] | knows nothing | before the entries |
-//! | [`BEFORE_PUBLISH`] | knows nothing | before the entries |
-//! | [`AFTER_PUBLISH`] | may have them | before the entries |
-//! | [`AFTER_CHUNK`] | has some chunks of a message, not all | before the entry |
-//! | [`AFTER_CONFIRM`] | has some | before the entries |
-//! | [`BEFORE_CHECKPOINT`] | has those of the checkpoint | before the entries |
-//! | [`AFTER_CHECKPOINT`] | has those of the checkpoint | behind them |
 
-/// A page of the log is read.
-pub const AFTER_READ: &str = "relay::after_read";
-/// Messages are about to be handed to the broker's client.
-pub const BEFORE_PUBLISH: &str = "relay::before_publish";
-/// Messages are handed over.
-pub const AFTER_PUBLISH: &str = "relay::after_publish";
-/// The broker has confirmed a chunk of a message, but not all of its chunks.
-pub const AFTER_CHUNK: &str = "relay::after_chunk";
-/// The broker has confirmed messages, but the relay has not handled the receipts.
-pub const AFTER_CONFIRM: &str = "relay::after_confirm";
-/// Messages are settled in memory, and the checkpoint is about to be stored.
-pub const BEFORE_CHECKPOINT: &str = "relay::before_checkpoint";
-/// The checkpoint is stored.
-pub const AFTER_CHECKPOINT: &str = "relay::after_checkpoint";
-
-/// All places. [`AFTER_CHUNK`] is reached only with messages in chunks.
-#[cfg(feature = "testing")]
-pub const ALL: [&str; 7] = [
-    AFTER_READ,
-    BEFORE_PUBLISH,
-    AFTER_PUBLISH,
-    AFTER_CHUNK,
-    AFTER_CONFIRM,
-    BEFORE_CHECKPOINT,
-    AFTER_CHECKPOINT,
-];
+message::places! {
+    /// All places. [`AFTER_CHUNK`] is reached only with messages in chunks.
+    #[cfg(feature = "testing")]
+    ALL:
+    /// A page of the log is read; the cursor is before its entries.
+    AFTER_READ = "relay::after_read";
+    /// Messages are about to be handed to the broker's client: the broker knows nothing.
+    BEFORE_PUBLISH = "relay::before_publish";
+    /// Messages are handed over: the broker may have them.
+    AFTER_PUBLISH = "relay::after_publish";
+    /// The broker has confirmed a chunk of a message, but not all of its chunks.
+    AFTER_CHUNK = "relay::after_chunk";
+    /// The broker has confirmed messages, but the relay has not handled the receipts.
+    AFTER_CONFIRM = "relay::after_confirm";
+    /// Messages are settled in memory, and the checkpoint is about to be stored: the broker has
+    /// them, and the cursor is before their entries.
+    BEFORE_CHECKPOINT = "relay::before_checkpoint";
+    /// The checkpoint is stored: the cursor is behind the entries.
+    AFTER_CHECKPOINT = "relay::after_checkpoint";
+}

@@ -67,6 +67,12 @@ impl KeyQueues {
         self.ready.pop_front()
     }
 
+    /// Returns the next entry to submit.
+    #[must_use]
+    pub(crate) fn front(&self) -> Option<Ticket> {
+        self.ready.front().copied()
+    }
+
     /// Takes the first ready entry for which `may` returns true, and leaves the others in the
     /// queue.
     pub(crate) fn pop_where(&mut self, mut may: impl FnMut(Ticket) -> bool) -> Option<Ticket> {

@@ -42,7 +42,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `bounds` | [`InvalidSetting`]: the bounds of the settings |
+//! | `settings` | the list of all settings, with text, default and bounds |
+//! | `options` | [`EngineOptions`]: the settings as a struct |
+//! | `bounds` | [`InvalidSetting`]: the checks of the settings |
 //! | `event` | what the engine reports, as data |
 //! | [`telemetry`] | turns these reports into log lines, metrics and spans |
 //! | [`maintenance`] | removes history that every relay has passed |
@@ -78,6 +80,7 @@ mod paused;
 mod pipeline;
 mod publishing;
 mod reader;
+mod settings;
 mod silence;
 mod stuck;
 mod takeover;
@@ -92,9 +95,10 @@ mod properties;
 pub use bounds::InvalidSetting;
 pub use chunking::Chunking;
 pub use filter::{Filter, InvalidFilter, InvalidRule, Rule};
-pub use options::{DeadPolicy, EngineOptions, RetryPolicy};
+pub use options::EngineOptions;
 pub use pipeline::{Pipeline, Role, Status};
 pub use publishing::Publishing;
+pub use settings::{DeadPolicy, SettingValue};
 
 #[cfg(feature = "testing")]
 pub mod simulation {

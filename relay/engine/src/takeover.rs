@@ -11,8 +11,8 @@ use outbox_log::{CheckpointStore, EntryId, Fenced, Lease, LogError, LogReader, Q
 use tokio::time::Instant;
 
 use crate::blocks::Blocks;
-use crate::options::DeadPolicy;
 use crate::paused::Paused;
+use crate::settings::DeadPolicy;
 
 /// Maximum exceptions in one call, few enough to be quick compared with any lease.
 const PAGE: usize = 2_000;
@@ -95,53 +95,25 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use async_trait::async_trait;
-    use message::MessageId;
-    use outbox_log::{
-        Acquired, Cursor, Difference, DuePage, DuePosition, ExceptionChange, ExceptionState,
-        ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Mark, Page, PageLimit,
-    };
+    use outbox_log::testing::{LogScript, ScriptedLog};
+    use outbox_log::{ExceptionState, ExceptionSummary, HeldQueue, HeldQueues};
 
     use super::*;
 
     const TTL: Duration = Duration::from_secs(3);
 
     /// A lease that expires.
-    struct Expiring(Arc<Mutex<Instant>>);
+    struct Expiring(Mutex<Instant>);
 
     #[async_trait]
-    impl CheckpointStore for Expiring {
-        async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
-            unreachable!("taken before")
-        }
-
-        async fn renew(&mut self, _: i64, ttl: Duration) -> Result<Fenced, LogError> {
+    impl LogScript for Expiring {
+        async fn renew(&self, _: i64, ttl: Duration) -> Result<Fenced, LogError> {
             let mut expires_at = self.0.lock().unwrap();
             if Instant::now() >= *expires_at {
                 return Ok(Fenced::Lost);
             }
             *expires_at = Instant::now() + ttl;
             Ok(Fenced::Held)
-        }
-
-        async fn checkpoint(
-            &mut self,
-            _: i64,
-            _: &Cursor,
-            _: &[ExceptionChange],
-        ) -> Result<Fenced, LogError> {
-            unreachable!("not while taking over")
-        }
-
-        async fn doubt(
-            &mut self,
-            _: &Cursor,
-            _: Option<(EntryId, MessageId)>,
-        ) -> Result<Option<String>, LogError> {
-            unreachable!("nothing is kept elsewhere")
-        }
-
-        async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {
-            unreachable!("not while taking over")
         }
     }
 
@@ -156,28 +128,8 @@ mod tests {
     }
 
     #[async_trait]
-    impl LogReader for Slow {
-        async fn next_difference(&mut self, _: &Mark) -> Result<Option<Difference>, LogError> {
-            unreachable!("not while taking over")
-        }
-
-        async fn read_page(&mut self, _: &Difference, _: EntryId, _: PageLimit) -> Result<Page, LogError> {
-            unreachable!("not while taking over")
-        }
-
-        async fn read_due(&mut self, _: Option<DuePosition>, _: PageLimit) -> Result<DuePage, LogError> {
-            unreachable!("not while taking over")
-        }
-
-        async fn read_held(&mut self, _: &[HeldAsk], _: PageLimit) -> Result<Vec<HeldPage>, LogError> {
-            unreachable!("not while taking over")
-        }
-
-        async fn held_queues(
-            &mut self,
-            after: Option<&QueueName>,
-            max: usize,
-        ) -> Result<HeldQueues, LogError> {
+    impl LogScript for Slow {
+        async fn held_queues(&self, after: Option<&QueueName>, max: usize) -> Result<HeldQueues, LogError> {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let behind = (1..=self.queues).filter(|number| after.is_none_or(|after| name(*number) > *after));
             let queue = |number| HeldQueue { name: name(number), first: EntryId(1), topic: "orders".into() };
@@ -185,7 +137,7 @@ mod tests {
             Ok(HeldQueues { exhausted: queues.len() < max, queues })
         }
 
-        async fn stuck(&mut self, after: EntryId, max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        async fn stuck(&self, after: EntryId, max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let summary = |id| ExceptionSummary {
                 id: EntryId(id),
@@ -196,29 +148,33 @@ mod tests {
         }
     }
 
-    fn takeover(left: Duration) -> (Takeover, Arc<Mutex<Instant>>) {
-        let expires_at = Arc::new(Mutex::new(Instant::now() + left));
-        let checkpointer = Box::new(Expiring(Arc::clone(&expires_at)));
-        (Takeover::new(checkpointer, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), expires_at)
+    fn slow(stuck: i64, queues: i64) -> ScriptedLog<Slow> {
+        ScriptedLog(Arc::new(Slow { stuck, queues }))
+    }
+
+    fn takeover(left: Duration) -> (Takeover, Arc<Expiring>) {
+        let lease = Arc::new(Expiring(Mutex::new(Instant::now() + left)));
+        let checkpointer = Box::new(ScriptedLog(Arc::clone(&lease)));
+        (Takeover::new(checkpointer, Lease { epoch: 1, ttl: TTL }, Instant::now(), TTL / 3), lease)
     }
 
     #[tokio::test(start_paused = true)]
     async fn loading_may_take_many_times_as_long_as_a_lease() {
         let (stuck, queues) = (10 * PAGE as i64 + 1, 12 * PAGE as i64 + 1);
-        let (mut takeover, expires_at) = takeover(TTL);
+        let (mut takeover, lease) = takeover(TTL);
         let begun = Instant::now();
-        let blocks = takeover.blocks(&mut Slow { stuck, queues }, DeadPolicy::Hold).await.unwrap().unwrap();
+        let blocks = takeover.blocks(&mut slow(stuck, queues), DeadPolicy::Hold).await.unwrap().unwrap();
         assert!(begun.elapsed() > 6 * TTL);
         assert_eq!(blocks.keys_len(), usize::try_from(queues).unwrap());
         let (_, asked_at) = takeover.end().await.unwrap().unwrap();
         assert!(asked_at.elapsed() < TTL / 3 + Duration::from_secs(1));
-        assert!(Instant::now() < *expires_at.lock().unwrap());
+        assert!(Instant::now() < *lease.0.lock().unwrap());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_was_lost_meanwhile_ends_it() {
         let (mut takeover, _) = takeover(Duration::from_millis(500));
-        let blocks = takeover.blocks(&mut Slow { stuck: 5, queues: 5 }, DeadPolicy::Hold).await;
+        let blocks = takeover.blocks(&mut slow(5, 5), DeadPolicy::Hold).await;
         assert!(blocks.unwrap().is_none());
     }
 }

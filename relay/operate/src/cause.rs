@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 /// Maximum number of characters of a signature.
-pub const SIGNATURE_CHARS_MAX: usize = 160;
+pub const SIGNATURE_CHARS_MAX: usize = 300;
 /// Number of characters of an error that form its signature. The databases group errors by these,
 /// so a group and its filter have the same messages.
 pub const ERROR_CHARS_MAX: usize = 300;
@@ -19,8 +19,10 @@ const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
 /// The most frequent error of a group of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// Its [`signature`].
+    /// The error itself if all of them are the same, otherwise their [`signature`].
     pub text: String,
+    /// Whether the end of the text is missing.
+    pub is_cut: bool,
     /// Number of messages with it.
     pub count: u64,
     /// Whether more messages may have it: only a sample was read.
@@ -34,14 +36,38 @@ impl Cause {
     /// counts that are lower bounds.
     #[must_use]
     pub fn of(errors: impl IntoIterator<Item = (String, u64)>, is_sample: bool) -> Option<Self> {
-        let mut groups: BTreeMap<String, u64> = BTreeMap::new();
+        let mut groups: BTreeMap<String, Group> = BTreeMap::new();
         for (error, count) in errors {
-            *groups.entry(signature(&error)).or_default() += count;
+            let group = groups.entry(signature(&error)).or_insert_with(|| Group::of(&error));
+            group.count += count;
+            group.only = group.only.take().filter(|only| *only == error);
         }
         let others = groups.len().saturating_sub(1);
         // The first of equal ones, so that the answer does not change from call to call.
-        let (text, count) = groups.into_iter().rev().max_by_key(|(_, count)| *count)?;
-        Some(Self { text, count, is_at_least: is_sample, others })
+        let (signature, group) = groups.into_iter().rev().max_by_key(|(_, group)| group.count)?;
+        let text = group.only.unwrap_or(signature);
+        Some(Self { text, is_cut: group.is_cut, count: group.count, is_at_least: is_sample, others })
+    }
+
+    /// Returns the text for people, with a mark if its end is missing.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        format!("{}{}", self.text, if self.is_cut { "…" } else { "" })
+    }
+}
+
+/// Errors with the same signature.
+struct Group {
+    count: u64,
+    /// The error, while all of them are the same.
+    only: Option<String>,
+    is_cut: bool,
+}
+
+impl Group {
+    fn of(error: &str) -> Self {
+        let is_cut = error.chars().count() >= ERROR_CHARS_MAX;
+        Self { count: 0, only: Some(error.to_owned()), is_cut }
     }
 }
 
@@ -176,6 +202,10 @@ mod tests {
         let counted = errors.map(|(error, count)| (error.to_owned(), count));
         let cause = Cause::of(counted, false).unwrap();
         assert_eq!((cause.text.as_str(), cause.count, cause.others), ("row # is gone", 4, 2));
+        let one = [(String::from("message 7 has 2040 bytes"), 2)];
+        assert_eq!(Cause::of(one, false).unwrap().shown(), "message 7 has 2040 bytes");
+        let long = ("x".repeat(ERROR_CHARS_MAX), 1);
+        assert!(Cause::of([long], false).unwrap().shown().ends_with("x…"));
         assert_eq!(Cause::of([], false), None);
     }
 }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use inbox::Activity;
+use inbox::{Activity, ConsumerName, LetterFilter};
 use time::OffsetDateTime;
 
-use super::error::OperateError;
+use super::cause::Cause;
+use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role};
-use super::places::Places;
+use super::places::{InboxPlace, Places};
 use super::status::{Count, Symptom, Wait};
+use super::turns::in_turns;
 
 /// One consumer.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +23,10 @@ pub struct ConsumerLine {
     pub activity: Option<Activity>,
     /// Messages made before this time are not remembered, so they are refused.
     pub remembers_from: OffsetDateTime,
+    /// Whether a consumer has opened the inbox. Before that, nothing is expected in it.
+    pub has_started: bool,
+    /// The most frequent error of its open dead letters.
+    pub cause: Option<Cause>,
 }
 
 impl ConsumerLine {
@@ -38,7 +44,7 @@ impl ConsumerLine {
                 symptom,
                 why: if number == 1 { format!("1 {one}") } else { format!("{number} {several}") },
                 count: Some(Count { number, is_at_least: false }),
-                cause: None,
+                cause: self.cause.clone().filter(|_| symptom == Symptom::ConsumerDead),
                 lasts: lasts.map(time::Duration::unsigned_abs),
                 passes: symptom == Symptom::ConsumerFails,
             });
@@ -67,31 +73,61 @@ pub async fn consumers(
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
-    for place in &places.inboxes {
-        let remembers_from = place.database.remembers_from();
-        let location = place.location.clone();
-        match (place.database.activity(PERIOD).await, &place.consumer) {
-            (Ok(all), Some(name)) => {
-                let activity = all.into_iter().find(|activity| activity.consumer == name.as_str());
-                lines.push(ConsumerLine { consumer: name.to_string(), location, activity, remembers_from });
-            }
-            (Ok(all), None) => lines.extend(all.into_iter().map(|activity| {
-                let consumer = activity.consumer.clone();
-                ConsumerLine {
-                    consumer,
-                    location: location.clone(),
-                    activity: Some(activity),
-                    remembers_from,
-                }
-            })),
-            (Err(error), name) => {
-                let whose = name.as_ref().map_or(String::from("inbox"), |name| format!("inbox of {name}"));
+    let looks = places.inboxes.iter().map(of_place).collect();
+    for (place, found) in places.inboxes.iter().zip(in_turns(looks).await) {
+        match found {
+            Ok(found) => lines.extend(found),
+            Err(error) => {
+                let name = place.consumer.as_ref();
+                let whose = name.map_or(String::from("inbox"), |name| format!("inbox of {name}"));
                 away.push(error.about(whose));
             }
         }
     }
     lines.dedup();
     Ok((lines, away))
+}
+
+/// Returns the consumers of an inbox.
+async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError> {
+    let all = place.database.activity(PERIOD).await?;
+    let activities: Vec<(String, Option<Activity>)> = match &place.consumer {
+        Some(name) => {
+            let activity = all.into_iter().find(|activity| activity.consumer == name.as_str());
+            vec![(name.to_string(), activity)]
+        }
+        None => all.into_iter().map(|activity| (activity.consumer.clone(), Some(activity))).collect(),
+    };
+    let mut lines = Vec::with_capacity(activities.len());
+    for (consumer, activity) in activities {
+        let dead = activity.as_ref().map_or(0, |activity| activity.dead);
+        let cause = if dead > 0 { cause(place, &consumer, dead).await? } else { None };
+        lines.push(ConsumerLine {
+            consumer,
+            location: place.location.clone(),
+            activity,
+            remembers_from: place.database.remembers_from(),
+            has_started: place.database.has_memory(),
+            cause,
+        });
+    }
+    Ok(lines)
+}
+
+/// Maximum number of dead letters whose errors are read, beginning with the oldest.
+const ERRORS_READ_MAX: u32 = 500;
+
+/// Returns the most frequent error of the open dead letters of a consumer; `None` for a user who
+/// may not read errors.
+async fn cause(place: &InboxPlace, consumer: &str, dead: u64) -> Result<Option<Cause>, OperateError> {
+    let Ok(consumer) = ConsumerName::new(consumer) else { return Ok(None) };
+    let filter = LetterFilter { consumer: Some(consumer), ..LetterFilter::default() };
+    let slice = match place.database.open_letters(&filter, None, ERRORS_READ_MAX).await {
+        Err(error) if error.kind() == OperateErrorKind::NotGranted => return Ok(None),
+        slice => slice?,
+    };
+    let is_sample = (slice.letters.len() as u64) < dead;
+    Ok(Cause::of(slice.letters.into_iter().map(|letter| (letter.error, 1)), is_sample))
 }
 
 #[cfg(test)]
@@ -112,12 +148,19 @@ mod tests {
             location: String::new(),
             activity: Some(activity),
             remembers_from: now,
+            has_started: true,
+            cause: None,
         };
         let waits = line.waits();
         let told: Vec<String> = waits.iter().map(Wait::told).collect();
         assert_eq!(told[0], "12 dead letters are open: requeue or discard them, for 1m30s");
         assert_eq!(told[1], "1 message failed and will be retried");
         assert!(!waits[0].passes && waits[1].passes);
+        let text = String::from("the amount is negative");
+        line.cause = Some(Cause { text, count: 12, is_at_least: false, others: 0, is_cut: false });
+        let waits = line.waits();
+        assert_eq!(waits[0].cause, line.cause, "the front page names it");
+        assert_eq!(waits[1].cause, None);
         line.activity = None;
         assert_eq!(line.waits(), []);
     }

@@ -39,13 +39,15 @@ pub struct OperateError {
     message: String,
     help: Option<String>,
     is_unknown: bool,
+    /// The database that does not answer.
+    location: Option<String>,
 }
 
 impl OperateError {
     /// Creates an error with its text.
     #[must_use]
     pub fn new(kind: OperateErrorKind, message: impl Display) -> Self {
-        Self { kind, message: message.to_string(), help: None, is_unknown: false }
+        Self { kind, message: message.to_string(), help: None, is_unknown: false, location: None }
     }
 
     /// Creates an error for an invalid request, with advice.
@@ -82,7 +84,14 @@ impl OperateError {
             "nothing was changed: try again once this database answers"
         };
         let help = self.help.clone().unwrap_or_else(|| help.to_owned());
-        self.about(place).with_help(help)
+        let location = Some(place.to_string());
+        Self { location, ..self.about(place).with_help(help) }
+    }
+
+    /// Returns the location of the database that does not answer, if the error is about one.
+    #[must_use]
+    pub fn location(&self) -> Option<&str> {
+        self.location.as_deref()
     }
 
     /// Joins several errors into one that names each; `None` without any. Kind and help are those
@@ -113,6 +122,15 @@ impl OperateError {
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
+    }
+
+    /// Creates an error for tables that were not opened. A database that did not answer is told
+    /// apart from one without such tables.
+    pub(crate) fn of_schema(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Database { .. } | MigrateError::Busy { .. } => error.into(),
+            error => Self::new(OperateErrorKind::NoTables, error),
+        }
     }
 
     pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
@@ -207,7 +225,9 @@ impl From<RedriveError> for OperateError {
 mod tests {
     use std::borrow::Cow;
     use std::fmt;
+    use std::time::Duration;
 
+    use migrations::{Line, SchemaError};
     use sqlx::error::{DatabaseError, ErrorKind};
 
     use super::*;
@@ -247,6 +267,28 @@ mod tests {
 
         fn kind(&self) -> ErrorKind {
             ErrorKind::Other
+        }
+    }
+
+    /// Goal: tables are not called missing because the database did not answer while it was opened.
+    /// Oracle: the kinds of the errors of a check of the schema.
+    #[test]
+    fn an_outage_while_a_schema_is_checked_is_no_missing_table() {
+        let during = |error: sqlx::Error| MigrateError::Database {
+            what: String::from("read its versions"),
+            source: Box::new(error),
+        };
+        let lost = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        let busy = MigrateError::Busy { holder: String::from("a session"), waited: Duration::from_secs(1) };
+        for (error, kind) in [
+            (MigrateError::from(SchemaError::Missing { line: Line::Saga }), OperateErrorKind::NoTables),
+            (during(lost), OperateErrorKind::Unavailable),
+            (during(sqlx::Error::PoolTimedOut), OperateErrorKind::Unavailable),
+            (busy, OperateErrorKind::Unavailable),
+            (during(sqlx::Error::Database(Box::new(Answer("42501")))), OperateErrorKind::Refused),
+        ] {
+            let text = error.to_string();
+            assert_eq!(OperateError::of_schema(error).kind(), kind, "{text}");
         }
     }
 

@@ -11,8 +11,10 @@ use super::dead::DeadMessage;
 use super::error::OperateError;
 use super::message_state::MessageState;
 use super::operator::{Operator, Role};
-use super::places::Places;
+use super::pause::PauseLine;
+use super::places::{OutboxPlace, Places};
 use super::seconds;
+use super::turns::in_turns;
 
 /// Maximum number of messages examined for each state, in all outboxes together.
 const LOOKED_AT_MAX: u32 = 5_000;
@@ -39,6 +41,23 @@ pub struct HeldLine {
     pub due_in_seconds: Option<f64>,
     /// Number of messages behind it.
     pub behind: u64,
+    /// The cause that stops it, if it is held itself and that is known.
+    pub stopped_by: Option<Stop>,
+}
+
+/// The cause that stops the first message of a key, which is held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// A pause of the pipeline, of its topic or of its key.
+    Pause(PauseLine),
+    /// A message that is retried and stops its topic.
+    Topic {
+        /// The position of that message in the log.
+        first: String,
+        /// Its last error.
+        error: Option<String>,
+    },
 }
 
 /// The waiting keys of all outboxes.
@@ -64,9 +83,41 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     operator.permit(Role::Viewer, "view parked messages")?;
     let examined_max = share(places.outboxes.len());
     let mut held = Held { away: places.away.clone(), examined_max, ..Held::default() };
-    for (number, place) in places.outboxes.iter().enumerate() {
+    let looks = places.outboxes.iter().enumerate();
+    let looks = looks.map(|(number, place)| Waiting::of(number, place, examined_max)).collect();
+    for (place, waiting) in places.outboxes.iter().zip(in_turns(looks).await) {
+        held.more |= waiting.more;
+        held.away.extend(waiting.away);
+        held.keys.extend(by_key(place.pipeline.as_str(), waiting.messages, &waiting.pauses));
+    }
+    held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
+    Ok(held)
+}
+
+/// The first waiting messages of an outbox.
+#[derive(Default)]
+struct Waiting {
+    messages: Vec<DeadMessage>,
+    pauses: Vec<PauseLine>,
+    more: bool,
+    /// The reason why a state and those after it are missing.
+    away: Option<OperateError>,
+}
+
+impl Waiting {
+    async fn of(number: usize, place: &OutboxPlace, examined_max: u32) -> Self {
         let name = place.pipeline.as_str();
-        let mut waiting = Vec::new();
+        let mut waiting = Self::default();
+        match place.log.pauses(&place.pipeline).await {
+            Ok(pauses) => {
+                waiting.pauses =
+                    pauses.into_iter().map(|pause| PauseLine::of(&place.pipeline, pause)).collect();
+            }
+            Err(error) => {
+                waiting.away = Some(OperateError::from(error).about(name));
+                return waiting;
+            }
+        }
         for state in [ExceptionState::Dead, ExceptionState::Retrying, ExceptionState::Held] {
             let found = match state {
                 ExceptionState::Held => place.log.held(&place.pipeline, examined_max).await,
@@ -74,20 +125,20 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
             };
             match found {
                 Ok(page) => {
-                    held.more |= page.len() >= examined_max as usize;
+                    waiting.more |= page.len() >= examined_max as usize;
                     let messages = page.into_iter();
-                    waiting.extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
+                    waiting
+                        .messages
+                        .extend(messages.map(|it| DeadMessage::of_entry(number, name, state, it)));
                 }
                 Err(error) => {
-                    held.away.push(OperateError::from(error).about(name));
+                    waiting.away = Some(OperateError::from(error).about(name));
                     break;
                 }
             }
         }
-        held.keys.extend(by_key(name, waiting));
+        waiting
     }
-    held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
-    Ok(held)
 }
 
 /// Returns the number of messages to examine in each of a number of outboxes.
@@ -98,7 +149,8 @@ fn share(outboxes: usize) -> u32 {
 
 /// Returns one line for each key: its first message, and the number of those behind it. A message
 /// without a key waits for its topic.
-fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
+fn by_key(pipeline: &str, waiting: Vec<DeadMessage>, pauses: &[PauseLine]) -> Vec<HeldLine> {
+    let stopped = stopped_topics(&waiting);
     let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
     // The relay passes a dead message without a key, so it stops nothing.
     let stops = |message: &DeadMessage| message.key.is_some() || message.state != MessageState::Dead;
@@ -107,13 +159,18 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
         let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
         keys.entry((message.key.clone(), topic)).or_default().push(message);
     }
-    let place = |message: &DeadMessage| message.id.parse::<i64>().unwrap_or(i64::MAX);
     let mut lines = Vec::with_capacity(keys.len());
     for messages in keys.into_values() {
         let behind = messages.len().saturating_sub(1) as u64;
         let Some(first) = messages.into_iter().min_by_key(place) else { continue };
+        let stopped_by = match pauses.iter().find(|pause| pause.keeps(&first.topic, first.key.as_deref())) {
+            _ if first.state != MessageState::Held => None,
+            Some(pause) => Some(Stop::Pause(pause.clone())),
+            None => stopped.get(&first.topic).cloned(),
+        };
         lines.push(HeldLine {
             pipeline: pipeline.to_owned(),
+            stopped_by,
             key: first.key,
             topic: first.topic,
             first: first.id,
@@ -127,8 +184,28 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>) -> Vec<HeldLine> {
     lines
 }
 
+/// Returns the first retrying message of each topic.
+fn stopped_topics(waiting: &[DeadMessage]) -> BTreeMap<String, Stop> {
+    let mut retrying: Vec<&DeadMessage> =
+        waiting.iter().filter(|message| message.state == MessageState::Retrying).collect();
+    retrying.sort_by_key(|message| std::cmp::Reverse(place(message)));
+    let stop =
+        |message: &DeadMessage| Stop::Topic { first: message.id.clone(), error: message.error.clone() };
+    // The first of each topic is the last one here, and stays.
+    retrying.into_iter().map(|message| (message.topic.clone(), stop(message))).collect()
+}
+
+/// Returns the position of a message in the log.
+fn place(message: &DeadMessage) -> i64 {
+    message.id.parse().unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use outbox_log::PauseScope;
+
     use super::super::dead::sample::entry;
     use super::*;
 
@@ -141,21 +218,50 @@ mod tests {
     #[test]
     fn a_key_is_named_with_the_message_that_stops_it() {
         let held = |id| DeadMessage { state: MessageState::Held, topic: "other".into(), ..entry(id) };
-        let lines = by_key("orders", vec![held(12), entry(10), held(9_000)]);
+        let lines = by_key("orders", vec![held(12), entry(10), held(9_000)], &[]);
         assert_eq!(lines.len(), 1);
         assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", MessageState::Dead, 2));
+    }
+
+    #[test]
+    fn a_held_message_is_stopped_by_a_pause_or_by_its_topic() {
+        let of = |id, state| DeadMessage { state, key: Some(format!("key {id}")), ..entry(id) };
+        let paused = |paused| PauseLine {
+            pipeline: String::from("orders"),
+            paused,
+            actor: String::from("bob"),
+            reason: String::from("migration"),
+            since: OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
+        };
+        let topic = entry(1).topic;
+        let waiting = || vec![of(2, MessageState::Held), of(1, MessageState::Retrying)];
+        let stops = |pauses: &[PauseLine]| {
+            let lines = by_key("orders", waiting(), pauses);
+            lines.into_iter().map(|line| (line.first, line.stopped_by)).collect::<BTreeMap<_, _>>()
+        };
+        let stop = Stop::Topic { first: String::from("1"), error: entry(1).error };
+        assert_eq!(stops(&[])["2"], Some(stop), "its topic is stopped");
+        assert_eq!(stops(&[])["1"], None, "it is tried again");
+        for scope in [PauseScope::Pipeline, PauseScope::Topic(topic), PauseScope::Key(String::from("key 2"))]
+        {
+            let pause = paused(scope);
+            assert_eq!(stops(std::slice::from_ref(&pause))["2"], Some(Stop::Pause(pause)));
+        }
+        let other = paused(PauseScope::Key(String::from("key 3")));
+        assert!(matches!(stops(&[other])["2"], Some(Stop::Topic { .. })));
     }
 
     #[test]
     fn messages_without_a_key_wait_for_their_topic() {
         let held = |id| DeadMessage { state: MessageState::Held, ..entry(id) };
         let free = |id, topic: &str| DeadMessage { key: None, topic: topic.into(), ..held(id) };
-        let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")]);
+        let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")], &[]);
         let told: Vec<_> = lines.iter().map(|line| (line.topic.as_str(), line.behind)).collect();
         assert_eq!(told, [("a", 1), ("b", 0)]);
         let dead = DeadMessage { state: MessageState::Dead, ..free(1, "a") };
-        let lines = by_key("orders", vec![dead.clone(), free(3, "a")]);
+        let lines = by_key("orders", vec![dead.clone(), free(3, "a")], &[]);
         assert_eq!((lines[0].first.as_str(), lines[0].behind), ("3", 0), "a dead one stops nobody");
-        assert_eq!(by_key("orders", vec![dead]), []);
+        assert_eq!(by_key("orders", vec![dead], &[]), []);
     }
 }

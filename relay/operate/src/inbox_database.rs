@@ -9,112 +9,38 @@ use inbox::{
     ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
 };
 use migrations::Identifier;
-#[cfg(feature = "postgres")]
-use outbox::connect::answering;
-#[cfg(feature = "postgres")]
-use outbox_log::in_time;
-#[cfg(feature = "postgres")]
-use outbox_log::postgres::unconnected;
-#[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnectOptions;
-#[cfg(feature = "postgres")]
-use sqlx::{ConnectOptions as _, Postgres};
-use sqlx::{Connection, Sqlite};
+use sqlx::{Pool, Sqlite};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::OperateError;
-#[cfg(feature = "postgres")]
-use super::tables::{CLOSE_MAX, CONNECT_TIMEOUT};
-use super::tables::{ConnectOptions, Tables, close, open_with};
+use super::tables::{Opened, Postgres, Tables, close, on};
 
 /// Timeout for each call, the same as for an outbox: a host that has disappeared does not answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An open inbox with one connection.
-pub(crate) struct InboxDatabase {
-    opened: Opened,
-    /// Its location, without secrets.
-    location: String,
-}
+pub(crate) type InboxDatabase = Opened<Inbox<Postgres>, Inbox<Sqlite>>;
 
-enum Opened {
-    #[cfg(feature = "postgres")]
-    Postgres(Inbox<Postgres>),
-    Sqlite(Inbox<Sqlite>),
-}
-
-impl InboxDatabase {
-    /// Connects to an inbox and checks its schema. Its location is for errors.
-    pub(crate) async fn open(tables: &Tables, location: &str) -> Result<Self, OperateError> {
-        let opened = Opened::at(tables).await;
-        let opened = opened.map_err(|error| error.of_place(location))?;
-        Ok(Self { opened, location: location.to_owned() })
-    }
-
-    /// Returns the answer of a call, or the error with the location.
-    fn answer<T, E>(&self, answer: Result<T, E>) -> Result<T, OperateError>
-    where
-        OperateError: From<E>,
-    {
-        answer.map_err(|error| OperateError::from(error).of_place(&self.location))
-    }
-}
-
-impl Opened {
-    async fn at(tables: &Tables) -> Result<Self, OperateError> {
-        let schema = tables.options.schema.clone();
-        Ok(match tables.connect_options("relay operate")? {
-            #[cfg(feature = "postgres")]
-            ConnectOptions::Postgres(options) => {
-                Self::Postgres(opened(answered(&options).await?, schema).await?)
-            }
-            ConnectOptions::Sqlite(options) => Self::Sqlite(opened(options, schema).await?),
-        })
-    }
-}
-
-/// Connects once: a pool would retry while a server is unreachable. Returns the options with the
-/// address that answered: another address of the same name may be silent.
-#[cfg(feature = "postgres")]
-async fn answered(options: &PgConnectOptions) -> Result<PgConnectOptions, OperateError> {
-    let mut place = options.clone();
-    let connecting = async {
-        place = answering(options).await;
-        place.connect().await
-    };
-    let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
-    let connection = connected.map_err(|error| unconnected(options, error))?;
-    // A failure to close has no consequence.
-    let _ = in_time(CLOSE_MAX, connection.close()).await;
-    Ok(place)
-}
-
-async fn opened<DB: Store + outbox::Dialect>(
-    options: <DB::Connection as Connection>::Options,
+async fn open<DB: Store + outbox::Dialect>(
+    pool: Pool<DB>,
     schema: Option<Identifier>,
 ) -> Result<Inbox<DB>, OperateError> {
-    let of_inbox = InboxOptions::default().schema(schema).call_timeout(CALL_TIMEOUT);
-    Ok(open_with(options, async |pool| Inbox::open_for_operators(pool, of_inbox).await).await?)
-}
-
-/// Makes the same call on either database.
-macro_rules! on {
-    ($opened:expr, $inbox:ident => $call:expr) => {
-        match &$opened.opened {
-            #[cfg(feature = "postgres")]
-            Opened::Postgres($inbox) => $call.await,
-            Opened::Sqlite($inbox) => $call.await,
-        }
-    };
+    let options = InboxOptions::default().schema(schema).call_timeout(CALL_TIMEOUT);
+    Ok(Inbox::open_for_operators(pool, options).await?)
 }
 
 impl InboxDatabase {
+    /// Connects to an inbox and checks its schema.
+    pub(crate) async fn open(tables: &Tables) -> Result<Self, OperateError> {
+        tables.open("relay operate", open, open).await
+    }
+
     pub(crate) async fn dead_letters(
         &self,
         query: &DeadLetterQuery,
     ) -> Result<Vec<DeadLetter>, OperateError> {
-        self.answer(on!(self, inbox => inbox.dead_letters(query)))
+        self.answer(on!(&self.on, inbox => inbox.dead_letters(query).await))
     }
 
     /// Returns the dead letters of a message without their payloads, the open ones first.
@@ -123,12 +49,12 @@ impl InboxDatabase {
         message_id: Uuid,
         consumer: Option<&ConsumerName>,
     ) -> Result<Vec<DeadLetter>, OperateError> {
-        self.answer(on!(self, inbox => inbox.dead_letters_of(message_id, consumer)))
+        self.answer(on!(&self.on, inbox => inbox.dead_letters_of(message_id, consumer).await))
     }
 
     /// Returns a dead letter with its payload.
     pub(crate) async fn dead_letter(&self, id: DeadLetterId) -> Result<Option<DeadLetter>, OperateError> {
-        self.answer(on!(self, inbox => inbox.dead_letter_by_id(id)))
+        self.answer(on!(&self.on, inbox => inbox.dead_letter_by_id(id).await))
     }
 
     /// Returns a dead letter without its payload, which may be large: finds the first one from its
@@ -145,30 +71,22 @@ impl InboxDatabase {
     }
 
     pub(crate) async fn activity(&self, period: Duration) -> Result<Vec<Activity>, OperateError> {
-        self.answer(on!(self, inbox => inbox.activity(period)))
+        self.answer(on!(&self.on, inbox => inbox.activity(period).await))
     }
 
     pub(crate) async fn known(&self, id: Uuid) -> Result<Vec<Known>, OperateError> {
-        self.answer(on!(self, inbox => inbox.known(id)))
+        self.answer(on!(&self.on, inbox => inbox.known(id).await))
     }
 
     /// Returns whether a consumer has opened it. Before that it is empty and has forgotten nothing.
     pub(crate) fn has_memory(&self) -> bool {
-        match &self.opened {
-            #[cfg(feature = "postgres")]
-            Opened::Postgres(inbox) => inbox.has_memory(),
-            Opened::Sqlite(inbox) => inbox.has_memory(),
-        }
+        on!(&self.on, inbox => inbox.has_memory())
     }
 
     /// Returns the time before which messages are not remembered: now, if no consumer has opened
     /// the inbox yet.
     pub(crate) fn remembers_from(&self) -> OffsetDateTime {
-        let window = match &self.opened {
-            #[cfg(feature = "postgres")]
-            Opened::Postgres(inbox) => inbox.window(),
-            Opened::Sqlite(inbox) => inbox.window(),
-        };
+        let window = on!(&self.on, inbox => inbox.window());
         if self.has_memory() { window.retained_from } else { window.now }
     }
 
@@ -177,7 +95,7 @@ impl InboxDatabase {
         before: i64,
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
-        self.answer(on!(self, inbox => inbox.decisions_before(before, limit)))
+        self.answer(on!(&self.on, inbox => inbox.decisions_before(before, limit).await))
     }
 
     /// Returns the latest decisions about each of these dead letters, at most `limit` for each.
@@ -186,7 +104,7 @@ impl InboxDatabase {
         letters: &[DeadLetterId],
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
-        self.answer(on!(self, inbox => inbox.decisions_of(letters, limit)))
+        self.answer(on!(&self.on, inbox => inbox.decisions_of(letters, limit).await))
     }
 
     /// Returns the dead letters among these that belong to a topic.
@@ -195,7 +113,7 @@ impl InboxDatabase {
         letters: &[DeadLetterId],
         topic: &str,
     ) -> Result<Vec<DeadLetterId>, OperateError> {
-        self.answer(on!(self, inbox => inbox.letters_of_topic(letters, topic)))
+        self.answer(on!(&self.on, inbox => inbox.letters_of_topic(letters, topic).await))
     }
 
     /// Returns the next open dead letters that match a filter, without their payloads.
@@ -205,7 +123,7 @@ impl InboxDatabase {
         after: Option<DeadLetterId>,
         limit: u32,
     ) -> Result<LetterSlice<DeadLetter>, OperateError> {
-        self.answer(on!(self, inbox => inbox.open_letters(filter, after, limit)))
+        self.answer(on!(&self.on, inbox => inbox.open_letters(filter, after, limit).await))
     }
 
     /// Returns the next open dead letters that match a filter, for a decision.
@@ -214,16 +132,16 @@ impl InboxDatabase {
         filter: &LetterFilter,
         after: Option<DeadLetterId>,
     ) -> Result<LetterSlice<FoundLetter>, OperateError> {
-        self.answer(on!(self, inbox => inbox.choose_letters(filter, after)))
+        self.answer(on!(&self.on, inbox => inbox.choose_letters(filter, after).await))
     }
 
     /// Returns the database's time.
     pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
-        self.answer(on!(self, inbox => inbox.now()))
+        self.answer(on!(&self.on, inbox => inbox.now().await))
     }
 
     pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
-        self.answer(on!(self, inbox => inbox.survey(filter)))
+        self.answer(on!(&self.on, inbox => inbox.survey(filter).await))
     }
 
     /// Requests redrives in one transaction.
@@ -233,7 +151,7 @@ impl InboxDatabase {
         options: RedriveOptions,
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Requested, RedriveError>>, OperateError> {
-        self.answer(on!(self, inbox => inbox.request_redrives(letters, options, decided)))
+        self.answer(on!(&self.on, inbox => inbox.request_redrives(letters, options, decided).await))
     }
 
     /// Discards dead letters in one transaction, if none of them prevents it.
@@ -242,7 +160,7 @@ impl InboxDatabase {
         letters: &[SeenLetter],
         decided: &ManyDecided,
     ) -> Result<Vec<Result<Redriven, RedriveError>>, OperateError> {
-        self.answer(on!(self, inbox => inbox.discard_all(letters, decided)))
+        self.answer(on!(&self.on, inbox => inbox.discard_all(letters, decided).await))
     }
 
     /// Returns the result of a decision about many dead letters.
@@ -251,10 +169,10 @@ impl InboxDatabase {
         id: Uuid,
         consumer: Option<&ConsumerName>,
     ) -> Result<Option<LetterDecision>, OperateError> {
-        self.answer(on!(self, inbox => inbox.decision(id, consumer)))
+        self.answer(on!(&self.on, inbox => inbox.decision(id, consumer).await))
     }
 
     pub(crate) async fn close(&self) {
-        on!(self, inbox => close(inbox.pool()));
+        on!(&self.on, inbox => close(inbox.pool()).await);
     }
 }

@@ -5,13 +5,11 @@ use std::num::NonZeroU32;
 use idempotency::{
     Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
 };
-use inbox::StoreError;
 use message::error_text;
 use migrations::Identifier;
+use outbox::StoreError;
 use serde::Serialize;
-#[cfg(feature = "postgres")]
-use sqlx::Postgres;
-use sqlx::{Connection, Sqlite};
+use sqlx::{Pool, Sqlite};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
@@ -19,9 +17,7 @@ use uuid::Uuid;
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::seconds;
-#[cfg(feature = "postgres")]
-use super::tables::reached;
-use super::tables::{ConnectOptions, Tables, close, open_with};
+use super::tables::{Opened, Postgres, Tables, close, on};
 
 /// A key whose lease has expired and which no request has taken over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -62,23 +58,8 @@ pub struct DecidedLine {
     pub note: String,
 }
 
-/// The keys of one database, and its pool.
-enum Opened {
-    #[cfg(feature = "postgres")]
-    Postgres(IdempotencyKeys<Postgres>),
-    Sqlite(IdempotencyKeys<Sqlite>),
-}
-
-/// Makes the same call on either database.
-macro_rules! on {
-    ($opened:expr, $keys:ident => $call:expr) => {
-        match $opened {
-            #[cfg(feature = "postgres")]
-            Opened::Postgres($keys) => $call.await,
-            Opened::Sqlite($keys) => $call.await,
-        }
-    };
-}
+/// The keys of one database.
+type Keys = Opened<IdempotencyKeys<Postgres>, IdempotencyKeys<Sqlite>>;
 
 /// Lists at most `limit` keys whose lease has expired and which no request has taken over, longest
 /// expired first. Cancel-safe.
@@ -92,9 +73,8 @@ pub async fn stuck(
     limit: NonZeroU32,
 ) -> Result<Vec<KeyLine>, OperateError> {
     operator.permit(Role::Viewer, "view idempotency keys")?;
-    let keys = Opened::of(tables).await?;
-    let stuck = on!(&keys, keys => keys.stuck(limit));
-    let stuck = stuck.map_err(|error| failed(error).of_place(tables.location()));
+    let keys = Keys::open(tables).await?;
+    let stuck = keys.answer(on!(&keys.on, keys => keys.stuck(limit).await).map_err(failed));
     keys.close().await;
     Ok(stuck?.iter().map(KeyLine::of).collect())
 }
@@ -113,8 +93,9 @@ pub async fn decide(
     action: Action,
 ) -> Result<(), OperateError> {
     signed.check("decide about idempotency keys")?;
-    let keys = Opened::of(tables).await?;
-    let was_stuck = on!(&keys, keys => keys.decide(id, holder, action, &signed.signature(None)));
+    let keys = Keys::open(tables).await?;
+    let signature = signed.signature(None);
+    let was_stuck = on!(&keys.on, keys => keys.decide(id, holder, action, &signature).await);
     keys.close().await;
     let was_stuck = was_stuck.map_err(|error| match error {
         DecideError::Store(error) => failed(error),
@@ -127,48 +108,41 @@ pub async fn decide(
     Err(OperateError::new(OperateErrorKind::Conflict, format_args!("not stuck: {id}")).with_help(help))
 }
 
-/// Returns at most `limit` decisions, latest first. Cancel-safe.
+/// Returns at most `limit` decisions with numbers below `before`, latest first. Cancel-safe.
 ///
 /// # Errors
 /// Those of [`stuck`].
 pub async fn decisions(
     tables: &Tables,
     operator: &Operator,
+    before: i64,
     limit: NonZeroU32,
-) -> Result<Vec<DecidedLine>, OperateError> {
+) -> Result<Vec<Decision>, OperateError> {
     operator.permit(Role::Viewer, "read the audit of idempotency keys")?;
-    let keys = Opened::of(tables).await?;
-    let decisions = on!(&keys, keys => keys.decisions(limit));
-    let decisions = decisions.map_err(|error| failed(error).of_place(tables.location()));
+    let keys = Keys::open(tables).await?;
+    let decisions =
+        keys.answer(on!(&keys.on, keys => keys.decisions_before(before, limit).await).map_err(failed));
     keys.close().await;
-    Ok(decisions?.into_iter().map(DecidedLine::of).collect())
+    decisions
 }
 
-impl Opened {
-    async fn of(tables: &Tables) -> Result<Self, OperateError> {
-        let schema = tables.options.schema.clone();
-        Ok(match tables.connect_options("relay keys")? {
-            #[cfg(feature = "postgres")]
-            ConnectOptions::Postgres(options) => {
-                Self::Postgres(open(reached(&options).await?, schema).await?)
-            }
-            ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
-        })
+impl Keys {
+    async fn open(tables: &Tables) -> Result<Self, OperateError> {
+        tables.open("relay keys", open, open).await
     }
 
     async fn close(self) {
-        on!(self, keys => close(keys.pool()));
+        on!(&self.on, keys => close(keys.pool()).await);
     }
 }
 
-async fn open<DB: KeyStore + outbox::Dialect>(
-    options: <DB::Connection as Connection>::Options,
+async fn open<DB: KeyStore>(
+    pool: Pool<DB>,
     schema: Option<Identifier>,
 ) -> Result<IdempotencyKeys<DB>, OperateError> {
-    let of_keys = KeyOptions::default().schema(schema);
-    let open = async |pool| IdempotencyKeys::open(pool, of_keys).await;
-    open_with(options, open).await.map_err(|error| match error {
-        ClaimError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
+    let opened = IdempotencyKeys::open(pool, KeyOptions::default().schema(schema)).await;
+    opened.map_err(|error| match error {
+        ClaimError::Schema(error) => OperateError::of_schema(error),
         error => OperateError::by_fault(error.fault(), error_text::chain(&error)),
     })
 }
@@ -177,10 +151,17 @@ fn failed(error: StoreError) -> OperateError {
     OperateError::of_statement(error.fault(), &error)
 }
 
-impl DecidedLine {
-    fn of(Decision { at, actor, note, action, id }: Decision) -> Self {
-        let (scope, operation) = (id.tenant().to_string(), id.operation().to_string());
-        Self { at, actor, action: action.as_str(), scope, operation, key: id.key().to_string(), note }
+impl From<Decision> for DecidedLine {
+    fn from(Decision { at, signature, action, subject: id, .. }: Decision) -> Self {
+        Self {
+            at,
+            actor: signature.actor,
+            action: action.as_str(),
+            scope: id.tenant().to_string(),
+            operation: id.operation().to_string(),
+            key: id.key().to_string(),
+            note: signature.note,
+        }
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use outbox_log::ExceptionState;
 use outbox_log::entries::UNREAD_COUNTED_MAX;
+use outbox_log::{ExceptionState, LogError};
 use serde::Serialize;
 
 use super::error::OperateError;
 use super::operator::{Operator, Role};
-use super::places::Places;
+use super::pause::PauseLine;
+use super::places::{OutboxPlace, Places};
 use super::turns::in_turns;
 
 /// The lag of one topic in one pipeline.
@@ -28,6 +29,8 @@ pub struct LagLine {
     /// The age of the oldest message that should have been published: unread, held or retrying
     /// since it was enqueued, scheduled since it was due. The same as in the status.
     pub oldest_age_seconds: Option<f64>,
+    /// The pause of the topic or of the whole pipeline, with author and reason.
+    pub paused: Option<PauseLine>,
 }
 
 /// Returns the lag of each topic with unpublished messages, and the errors of unreachable
@@ -41,16 +44,26 @@ pub async fn lag(
 ) -> Result<(Vec<LagLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view the backlog")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
-    let looks = places.outboxes.iter().map(|place| place.entries.lag(&place.pipeline)).collect();
-    for (place, topics) in places.outboxes.iter().zip(in_turns(looks).await) {
-        match topics {
-            Ok(mut topics) => {
+    let look = |place: &OutboxPlace| {
+        let place = place.clone();
+        async move {
+            let topics = place.entries.lag(&place.pipeline).await?;
+            Ok::<_, LogError>((topics, place.log.pauses(&place.pipeline).await?))
+        }
+    };
+    let looks = places.outboxes.iter().map(look).collect();
+    for (place, found) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match found {
+            Ok((mut topics, pauses)) => {
+                let pauses: Vec<PauseLine> =
+                    pauses.into_iter().map(|pause| PauseLine::of(&place.pipeline, pause)).collect();
                 let counted: u64 = topics.iter().map(|topic| topic.unread).sum();
                 let is_cut = counted >= u64::from(UNREAD_COUNTED_MAX);
                 // Messages that the pipeline leaves to others do not lag.
                 topics.retain(|of| !of.parked.is_empty() || place.filter.can_take_topic(&of.topic));
                 lines.extend(topics.into_iter().map(|topic| LagLine {
                     pipeline: place.pipeline.to_string(),
+                    paused: pauses.iter().find(|pause| pause.keeps(&topic.topic, None)).cloned(),
                     topic: topic.topic,
                     unread: topic.unread,
                     unread_is_at_least: is_cut,

@@ -23,7 +23,7 @@
 //! | [`cause`] | errors that differ only in their numbers, as one |
 //! | [`status`](mod@status) | the leader, waiting messages, and the reason |
 //! | [`lag`] | the lag of topics |
-//! | [`tables`] | the database of keys and sagas |
+//! | [`tables`] | the database of inboxes, keys and sagas, and how something is opened over it |
 //! | `named_tables` | [`named_tables()`]: the databases that may have them |
 //! | [`keys`] | idempotency keys whose holder has disappeared |
 //! | [`sagas`] | sagas of a database |

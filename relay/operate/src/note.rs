@@ -1,6 +1,6 @@
 //! Records operations of operators on a pipeline's outbox.
 
-use outbox_log::entries::{self, Signature};
+use outbox_log::entries;
 
 use crate::error::OperateError;
 use crate::operator::Signed;
@@ -16,7 +16,7 @@ pub(crate) async fn note(
     let options = pipeline.database.options().clone();
     let opened = entries::open(pipeline.database.address(), pipeline.source.clone(), options);
     let (_, entries) = opened.map_err(|error| OperateError::from(error).about(&pipeline.name))?;
-    let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
-    let noted = entries.note_operation(&pipeline.name, action, selection, by).await;
+    let by = signed.signature(Some(selection.to_owned()));
+    let noted = entries.note_operation(&pipeline.name, action, &by).await;
     noted.map_err(|error| OperateError::from(error).about(&pipeline.name))
 }

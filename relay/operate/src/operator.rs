@@ -1,8 +1,7 @@
 //! Operators and their rights.
 
-use inbox::Signature;
 use message::{NOTE_BYTES_MAX, TEXT_BYTES_MAX};
-
+use outbox::Signature;
 use outbox_log::admin::WITHDRAWN_BY;
 
 use super::error::{OperateError, OperateErrorKind};
@@ -75,14 +74,14 @@ pub struct Signed {
     /// The author.
     pub operator: Operator,
     /// The reason.
-    pub reason: String,
+    pub note: String,
 }
 
 impl Signed {
-    /// Converts this to the form that inboxes, keys and sagas store, with the filter that chose
-    /// several messages.
+    /// Converts this to the form that audits store, with the filter that chose several messages or
+    /// the subject of another operation.
     pub(crate) fn signature(&self, selection: Option<String>) -> Signature {
-        Signature { actor: self.operator.name.clone(), note: self.reason.clone(), selection }
+        Signature { actor: self.operator.name.clone(), note: self.note.clone(), selection }
     }
 
     /// Checks that this operator may take a decision, and that it has an author and a reason that
@@ -92,20 +91,22 @@ impl Signed {
     /// [`OperateErrorKind::Forbidden`] or [`OperateErrorKind::Refused`].
     pub fn check(&self, what: &str) -> Result<(), OperateError> {
         self.operator.permit(Role::Operator, what)?;
-        let parts =
-            [("who decides", &self.operator.name, TEXT_BYTES_MAX), ("why", &self.reason, NOTE_BYTES_MAX)];
+        let parts = [
+            ("name of the operator", &self.operator.name, TEXT_BYTES_MAX),
+            ("reason", &self.note, NOTE_BYTES_MAX),
+        ];
         for (what, text, bytes_max) in parts {
             let bytes = text.len();
             let problem = match () {
-                () if text.trim().is_empty() => String::from("it is empty"),
-                () if bytes > bytes_max => format!("it has {bytes} bytes; the maximum is {bytes_max}"),
-                () if text.contains('\0') => String::from("it contains a NUL character"),
+                () if text.trim().is_empty() => String::from("is empty: the audit keeps it"),
+                () if bytes > bytes_max => format!("has {bytes} bytes; the maximum is {bytes_max}"),
+                () if text.contains('\0') => String::from("contains a NUL character"),
                 () if text == WITHDRAWN_BY => {
-                    format!("{text:?} is reserved for the decisions of forgotten relays")
+                    format!("is {text:?}, which is reserved for the decisions of forgotten relays")
                 }
                 () => continue,
             };
-            let text = format!("the audit needs to know {what}: {problem}");
+            let text = format!("the {what} {problem}");
             return Err(OperateError::new(OperateErrorKind::Refused, text));
         }
         Ok(())
@@ -116,8 +117,8 @@ impl Signed {
 mod tests {
     use super::*;
 
-    fn signed(name: &str, role: Role, reason: &str) -> Signed {
-        Signed { operator: Operator::new(name, role), reason: reason.to_owned() }
+    fn signed(name: &str, role: Role, note: &str) -> Signed {
+        Signed { operator: Operator::new(name, role), note: note.to_owned() }
     }
 
     #[test]
@@ -135,12 +136,12 @@ mod tests {
         let (longest, long) = ("n".repeat(NOTE_BYTES_MAX), "n".repeat(100 * NOTE_BYTES_MAX));
         assert!(signed("ann", Role::Operator, &longest).check("requeue").is_ok());
         for (name, reason, missing) in [
-            (" ", "x", "who decides: it is empty"),
-            ("ann", " ", "why: it is empty"),
-            ("ann", &long, "why: it has 200000 bytes; the maximum is 2000"),
-            (&long[..256], "x", "who decides: it has 256 bytes; the maximum is 255"),
-            ("ann", "a\0b", "why: it contains a NUL character"),
-            ("relay forget", "x", "who decides: \"relay forget\" is reserved"),
+            (" ", "x", "the name of the operator is empty"),
+            ("ann", " ", "the reason is empty"),
+            ("ann", &long, "the reason has 200000 bytes; the maximum is 2000"),
+            (&long[..256], "x", "the name of the operator has 256 bytes; the maximum is 255"),
+            ("ann", "a\0b", "the reason contains a NUL character"),
+            ("relay forget", "x", "is \"relay forget\", which is reserved"),
         ] {
             let refused = signed(name, Role::Operator, reason).check("requeue").unwrap_err();
             assert_eq!(refused.kind(), OperateErrorKind::Refused);

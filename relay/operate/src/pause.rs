@@ -48,6 +48,15 @@ impl PauseLine {
         }
     }
 
+    /// Returns whether it keeps a message with this topic and key.
+    pub(crate) fn keeps(&self, topic: &str, key: Option<&str>) -> bool {
+        match &self.paused {
+            PauseScope::Pipeline => true,
+            PauseScope::Topic(paused) => paused == topic,
+            PauseScope::Key(paused) => key == Some(paused.as_str()),
+        }
+    }
+
     /// Returns what is paused, by whom and why, in one sentence.
     #[must_use]
     pub fn told(&self) -> String {
@@ -79,7 +88,7 @@ pub async fn pauses(places: &Places, operator: &Operator) -> Result<Vec<PauseLin
 pub async fn pause(places: &Places, signed: &Signed, scope: &PauseScope) -> Result<(), OperateError> {
     signed.check("pause")?;
     for place in outboxes(places)? {
-        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        let (actor, reason) = (signed.operator.name(), signed.note.as_str());
         if place.log.pause(&place.pipeline, scope, actor, reason).await.map_err(|e| about(place, e.into()))? {
             continue;
         }
@@ -112,7 +121,7 @@ pub async fn resume(
 ) -> Result<(), OperateError> {
     signed.check("resume")?;
     for place in outboxes(places)? {
-        let (actor, reason) = (signed.operator.name(), signed.reason.as_str());
+        let (actor, reason) = (signed.operator.name(), signed.note.as_str());
         if place
             .log
             .resume(&place.pipeline, scope, since, actor, reason)

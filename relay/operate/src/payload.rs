@@ -3,7 +3,7 @@
 
 use inbox::DeadLetterId;
 use message::{SizeLimit, Topic};
-use outbox_log::entries::{EntryRef, FoundEntry, Signature};
+use outbox_log::entries::{EntryRef, FoundEntry};
 use outbox_log::{EntryId, RowLimit};
 
 use super::dead::MessageRef;
@@ -140,8 +140,8 @@ pub(super) fn looked_at(what: &str, topic: &str) -> String {
 }
 
 pub(super) async fn note(place: &OutboxPlace, signed: &Signed, selection: &str) -> Result<(), OperateError> {
-    let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
-    Ok(place.entries.note_operation(&place.pipeline, "payload", selection, by).await?)
+    let by = signed.signature(Some(selection.to_owned()));
+    Ok(place.entries.note_operation(&place.pipeline, "payload", &by).await?)
 }
 
 fn check_size(bytes: u64) -> Result<(), OperateError> {
@@ -164,7 +164,7 @@ mod tests {
             (Role::Viewer, "curious", OperateErrorKind::Forbidden),
             (Role::Operator, " ", OperateErrorKind::Refused),
         ] {
-            let signed = Signed { operator: Operator::new("eve", role), reason: reason.into() };
+            let signed = Signed { operator: Operator::new("eve", role), note: reason.into() };
             let refused = payload(&Places::new(), &signed, &id).await.err().unwrap();
             assert_eq!(refused.kind(), kind, "{refused}");
         }

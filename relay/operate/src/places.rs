@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use brokers::InvalidSetting;
+use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use inbox::{ConsumerName, Tenant};
 use message::{Connector, Splitter};
@@ -12,6 +13,7 @@ use outbox_log::admin::LogAdmin;
 use outbox_log::entries::{self, Labels, LogEntries};
 use outbox_log::{LogOptions, RelayName, RowLimit};
 use secrecy::SecretString;
+use time::OffsetDateTime;
 
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
@@ -39,6 +41,11 @@ pub struct OutboxPlace {
 type Connect = Arc<dyn Fn() -> Result<Arc<dyn Connector>, InvalidSetting> + Send + Sync>;
 
 impl OutboxPlace {
+    /// Returns the time of its database.
+    pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
+        Ok(self.log.desk(&self.pipeline).now().await?)
+    }
+
     /// Returns whether the pipeline leaves an entry to others.
     pub(crate) fn leaves_out(&self, topic: &str, labels: &Labels) -> bool {
         !self.filter.takes(&(topic, labels))
@@ -81,7 +88,7 @@ impl InboxPlace {
     async fn open(inbox: &InboxConfig) -> Result<Self, OperateError> {
         let tables = inbox.tables()?;
         let location = tables.location();
-        let database = Arc::new(InboxDatabase::open(&tables, &location).await?);
+        let database = Arc::new(InboxDatabase::open(&tables).await?);
         Ok(Self {
             consumer: Some(inbox.consumer.clone()),
             scope: inbox.scope.clone(),
@@ -223,7 +230,7 @@ impl Places {
         let options = LogOptions::default().schema(schema).allow_plaintext(allow_plaintext);
         let tables = Tables::new(url.clone(), options);
         let location = tables.location();
-        match InboxDatabase::open(&tables, &location).await {
+        match InboxDatabase::open(&tables).await {
             Ok(database) => {
                 self.inboxes.push(InboxPlace {
                     consumer: None,
@@ -265,9 +272,7 @@ impl Places {
 
     /// Closes all connections.
     pub async fn close(self) {
-        for inbox in self.inboxes {
-            inbox.database.close().await;
-        }
+        join_all(self.inboxes.iter().map(|inbox| inbox.database.close())).await;
     }
 }
 
@@ -365,6 +370,9 @@ mod tests {
     #[cfg(feature = "sqs")]
     #[tokio::test]
     async fn silent_outboxes_are_waited_for_together() {
+        use std::num::NonZeroU32;
+
+        use crate::audit::AuditQuery;
         use crate::dead::{Filter, survey};
         use crate::{Operator, Role};
 
@@ -374,19 +382,44 @@ mod tests {
         let story = async |places: &Places| {
             about(&crate::story::story(places, &ann, &id).await.map(drop).unwrap_err())
         };
-        assert_together("the story of a message", story).await;
         let lag = async |places: &Places| crate::lag::lag(places, &ann).await.unwrap().1.len();
-        assert_together("the backlog", lag).await;
         let surveyed = async |places: &Places| {
             let state = outbox_log::ExceptionState::Dead;
             survey(places, &ann, &Filter::default(), state).await.unwrap().away.len()
         };
-        assert_together("the causes", surveyed).await;
         let topic = outbox_log::PauseScope::Topic(String::from("orders"));
         let paused = async |places: &Places| {
             assert!(!crate::pause::is_unknown(places, &topic).await);
             places.outboxes.len()
         };
-        assert_together("the look for a misspelt name", paused).await;
+        let listed = async |places: &Places| {
+            let states = crate::dead::States::Dead;
+            crate::dead::list(places, &ann, &Filter::default(), states, 50).await.unwrap().away.len()
+        };
+        let named = async |places: &Places| {
+            let filter = Filter { ids: vec!["7".parse().unwrap()], ..Filter::default() };
+            let states = crate::dead::States::Any;
+            crate::dead::list(places, &ann, &filter, states, 50).await.unwrap().away.len()
+        };
+        let held = async |places: &Places| crate::held::held(places, &ann).await.unwrap().away.len();
+        let audited = async |places: &Places| {
+            let query = AuditQuery::latest(NonZeroU32::MIN);
+            crate::audit::read(places, &[], &ann, &query).await.unwrap().away.len()
+        };
+        let decided = async |places: &Places| {
+            crate::dead::decision(places, &ann, uuid::Uuid::nil()).await.unwrap().away.len()
+        };
+        // Each takes as long as a connection is waited for.
+        tokio::join!(
+            assert_together("the story of a message", story),
+            assert_together("the backlog", lag),
+            assert_together("the causes", surveyed),
+            assert_together("the look for a misspelt name", paused),
+            assert_together("the list of dead messages", listed),
+            assert_together("named messages", named),
+            assert_together("waiting keys", held),
+            assert_together("the audit", audited),
+            assert_together("the result of a decision", decided),
+        );
     }
 }

@@ -9,63 +9,36 @@ use saga::{
     Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaOutline, SagaQuery, Seen, StepRecord,
     StoreError,
 };
-#[cfg(feature = "postgres")]
-use sqlx::Postgres;
-use sqlx::{Connection, Sqlite};
+use sqlx::{Pool, Sqlite};
 
 use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
-#[cfg(feature = "postgres")]
-use super::tables::reached;
-use super::tables::{ConnectOptions, Tables, close, open_with};
+use super::tables::{Opened, Postgres, Tables, close, on};
 
 /// The sagas of one database.
-pub enum SagaDatabase {
-    /// In PostgreSQL.
-    #[cfg(feature = "postgres")]
-    Postgres(saga::Sagas<Postgres>),
-    /// In SQLite.
-    Sqlite(saga::Sagas<Sqlite>),
-}
-
-impl SagaDatabase {
-    /// Connects to a database.
-    pub async fn open(tables: &Tables) -> Result<Self, OperateError> {
-        let schema = tables.options.schema.clone();
-        Ok(match tables.connect_options("relay sagas")? {
-            #[cfg(feature = "postgres")]
-            ConnectOptions::Postgres(options) => {
-                Self::Postgres(open(reached(&options).await?, schema).await?)
-            }
-            ConnectOptions::Sqlite(options) => Self::Sqlite(open(options, schema).await?),
-        })
-    }
-}
+pub type SagaDatabase = Opened<saga::Sagas<Postgres>, saga::Sagas<Sqlite>>;
 
 async fn open<DB: Dialect>(
-    options: <DB::Connection as Connection>::Options,
+    pool: Pool<DB>,
     schema: Option<Identifier>,
 ) -> Result<saga::Sagas<DB>, OperateError> {
-    let open = async |pool| saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
-    open_with(options, open).await.map_err(|error| match error {
-        OpenError::Schema(error) => OperateError::new(OperateErrorKind::NoTables, error),
+    let opened = saga::Sagas::builder(pool, Outbox::new()).schema(schema).open().await;
+    opened.map_err(|error| match error {
+        OpenError::Schema(error) => OperateError::of_schema(error),
         OpenError::Store(error) => OperateError::by_fault(error.fault(), error_text::chain(&error)),
         error => OperateError::new(OperateErrorKind::Refused, error),
     })
 }
 
-/// Makes the same call on either database.
-macro_rules! on {
-    ($opened:expr, $sagas:ident => $call:expr) => {
-        match $opened {
-            #[cfg(feature = "postgres")]
-            SagaDatabase::Postgres($sagas) => $call.await,
-            SagaDatabase::Sqlite($sagas) => $call.await,
-        }
-    };
-}
-
 impl SagaDatabase {
+    /// Connects to a database.
+    ///
+    /// # Errors
+    /// [`OperateError`] when the database has no such tables or is unreachable.
+    pub async fn open(tables: &Tables) -> Result<Self, OperateError> {
+        tables.open("relay sagas", open, open).await
+    }
+
     /// Lists sagas. Cancel-safe.
     pub async fn list(
         &self,
@@ -73,7 +46,7 @@ impl SagaDatabase {
         query: &SagaQuery,
     ) -> Result<Vec<SagaOutline>, OperateError> {
         operator.permit(Role::Viewer, "view sagas")?;
-        on!(self, sagas => sagas.list(query)).map_err(failed)
+        self.answer(on!(&self.on, sagas => sagas.list(query).await).map_err(failed))
     }
 
     /// Returns a saga with its steps. Cancel-safe.
@@ -83,17 +56,18 @@ impl SagaDatabase {
         id: &SagaId,
     ) -> Result<Option<(SagaOutline, Vec<StepRecord>)>, OperateError> {
         operator.permit(Role::Viewer, "view sagas")?;
-        on!(self, sagas => sagas.look(id)).map_err(failed)
+        self.answer(on!(&self.on, sagas => sagas.look(id).await).map_err(failed))
     }
 
-    /// Returns the decisions, latest first. Cancel-safe.
+    /// Returns the decisions with numbers below `before`, latest first. Cancel-safe.
     pub async fn decisions(
         &self,
         operator: &Operator,
+        before: i64,
         limit: NonZeroU32,
     ) -> Result<Vec<Decision>, OperateError> {
         operator.permit(Role::Viewer, "read the audit of sagas")?;
-        on!(self, sagas => sagas.decisions(limit)).map_err(failed)
+        self.answer(on!(&self.on, sagas => sagas.decisions_before(before, limit).await).map_err(failed))
     }
 
     /// Retries a stuck saga, cancels a running one, or skips a step of a stuck one. With `seen`,
@@ -106,12 +80,15 @@ impl SagaDatabase {
         seen: Option<Seen>,
     ) -> Result<(), OperateError> {
         signed.check("decide about sagas")?;
-        on!(self, sagas => sagas.decide(id, choice, seen, &signed.signature(None))).map_err(refused)
+        self.answer(
+            on!(&self.on, sagas => sagas.decide(id, choice, seen, &signed.signature(None)).await)
+                .map_err(refused),
+        )
     }
 
     /// Closes the connection.
     pub async fn close(self) {
-        on!(self, sagas => close(sagas.pool()));
+        on!(&self.on, sagas => close(sagas.pool()).await);
     }
 }
 

@@ -89,7 +89,7 @@ pub struct SearchedPart {
     /// When the oldest of the searched messages was enqueued.
     #[serde(serialize_with = "seconds::serialize_option")]
     pub back_to: Option<OffsetDateTime>,
-    /// The position below which the search continues; `None` if it came to the oldest message.
+    /// The position below which to continue the search; `None` if it came to the oldest message.
     pub below: Option<i64>,
 }
 
@@ -138,7 +138,7 @@ impl SearchResult {
         if !self.away.is_empty() {
             "nothing was found, but not every database answered"
         } else if self.searched.iter().any(|part| part.below.is_some()) {
-            "no match yet: the search continues"
+            "nothing found so far: continue the search for older messages"
         } else {
             "no messages found"
         }
@@ -375,7 +375,10 @@ mod tests {
         let empty = SearchedPart { back_to: None, ..whole.clone() };
         assert_eq!(empty.told(), "orders: the log has no message there");
         let result = |part, away| SearchResult { searched: vec![part], away, ..SearchResult::default() };
-        assert_eq!(result(part, vec![]).none_text(), "no match yet: the search continues");
+        assert_eq!(
+            result(part, vec![]).none_text(),
+            "nothing found so far: continue the search for older messages"
+        );
         assert_eq!(result(whole.clone(), vec![]).none_text(), "no messages found");
         let away = vec![OperateError::refused("bills: away", "")];
         assert!(result(whole, away).none_text().contains("not every database answered"));

@@ -15,7 +15,7 @@ use outbox_log::admin::{
     self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ParkedCount, Picture, Process, RelayStatus,
 };
 use outbox_log::retention::{self, HeldBack, Segment};
-use outbox_log::{BrokerTrouble, ExceptionState, LogError};
+use outbox_log::{BrokerTrouble, ExceptionState, LogError, PauseScope};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -24,6 +24,7 @@ use super::error::OperateError;
 use super::operator::{Operator, Role};
 use super::pause::PauseLine;
 use super::seconds;
+use super::tables::Tables;
 use super::turns::in_turns;
 use crate::settings::PipelineConfig;
 
@@ -42,6 +43,12 @@ pub struct PipelineStatus {
     pub is_transactional: bool,
     /// The reason why nothing more is known, or a probable error in the name.
     pub problem: Option<String>,
+    /// The location of its database, without secrets; `None` when its URL cannot be read.
+    #[serde(skip)]
+    pub location: Option<String>,
+    /// How long its database has not answered, as far as the reader of the status has watched it.
+    #[serde(skip)]
+    pub away_for: Option<Duration>,
     /// The holder of the lease.
     pub holder: Option<String>,
     /// The fencing token of the current or last holder.
@@ -103,6 +110,10 @@ pub struct PipelineStatus {
     /// The age of the oldest message that the relay has not passed.
     #[serde(skip)]
     pub oldest_unread_age_seconds: Option<f64>,
+    /// The time since the lease of the last leader ended. `None` while it lasts, and after a
+    /// release: the database does not know when that was.
+    #[serde(skip)]
+    pub leaderless_seconds: Option<f64>,
     /// How long a lease lasts, according to the configuration.
     #[serde(skip)]
     pub lease_ttl: Option<Duration>,
@@ -208,6 +219,9 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
         Ok::<_, OperateError>((picture, problem, segments))
     };
     let is_transactional = pipeline.broker.is_transactional();
+    // Without a URL that can be read, its text could have a secret anywhere.
+    let tables = Tables::of(&pipeline.database).ok().filter(|tables| tables.dialect().is_ok());
+    let location = tables.map(|tables| tables.location());
     match asked.await {
         Ok((picture, problem, segments)) => {
             let Picture { relay, blocker, pauses, errors, processes } = picture;
@@ -215,12 +229,22 @@ async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
             let status = PipelineStatus::of(name, relay, blocker).with(&segments);
             let causes = causes(&errors, &status.exceptions);
             let lease_ttl = Some(pipeline.settings.lease_ttl);
-            PipelineStatus { is_transactional, paused, problem, causes, processes, lease_ttl, ..status }
+            PipelineStatus {
+                is_transactional,
+                paused,
+                problem,
+                location,
+                causes,
+                processes,
+                lease_ttl,
+                ..status
+            }
         }
         Err(error) => PipelineStatus {
             state: PipelineState::Unknown,
             is_transactional,
             problem: Some(error.to_string()),
+            location,
             error: Some(error),
             ..PipelineStatus::of(name, None, None)
         },
@@ -274,6 +298,8 @@ impl PipelineStatus {
             },
             is_transactional: false,
             problem: None,
+            location: None,
+            away_for: None,
             holder: lease.map(|holder| holder.name.clone()),
             epoch: relay.as_ref().map(|relay| relay.epoch),
             standbys: relay.as_ref().and_then(|relay| relay.standbys),
@@ -294,13 +320,14 @@ impl PipelineStatus {
             exceptions_are_at_least: relay.as_ref().is_some_and(is_cut),
             broker_error: relay.as_ref().and_then(|relay| relay.broker_trouble.clone()).map(Into::into),
             retries_wait_for_operator: relay.as_ref().is_some_and(has_retries_for_operator),
-            exceptions: relay.map(|relay| relay.exceptions).unwrap_or_default(),
+            exceptions: relay.as_ref().map(|relay| relay.exceptions.clone()).unwrap_or_default(),
             causes: BTreeMap::new(),
             paused: Vec::new(),
             held_back_by: blocker,
             history_age_seconds: None,
             history_bytes: None,
             history_held_back_by: None,
+            leaderless_seconds: seconds(lease.and_then(|holder| holder.expired_for)),
             lease_ttl: None,
             error: None,
         }
@@ -325,14 +352,35 @@ impl PipelineStatus {
         self.exceptions.get(&state).copied().unwrap_or_default()
     }
 
-    /// Returns whether messages wait although no relay has led for longer than a lease lasts: after
-    /// that time a standby would have taken over.
+    /// Returns whether an operator has to start a relay: for longer than a lease lasts, the lease
+    /// of the last leader has been over without its release, or messages wait and no relay has led.
+    /// By then a standby would have taken over.
     #[must_use]
     pub fn is_left_alone(&self) -> bool {
-        let nobody_leads = matches!(self.state, PipelineState::Idle | PipelineState::Expired);
         let lease = self.lease_ttl.unwrap_or_default().as_secs_f64();
-        let ages = [self.oldest_pending_age_seconds, self.checkpoint_age_seconds];
-        nobody_leads && ages.into_iter().all(|age| age.is_some_and(|age| age > lease))
+        let is_long = |age: Option<f64>| age.is_some_and(|age| age > lease);
+        let has_waited = is_long(self.oldest_pending_age_seconds) && is_long(self.checkpoint_age_seconds);
+        match self.state {
+            PipelineState::Expired => has_waited || is_long(self.leaderless_seconds),
+            PipelineState::Idle => has_waited,
+            _ => false,
+        }
+    }
+
+    /// Returns whether a pipeline needs attention, the rule of the page's summary and of the exit
+    /// code of `relay status`: a condition needs an operator, or messages are held, retrying or
+    /// dead.
+    #[must_use]
+    pub fn needs_attention(&self) -> bool {
+        self.stuck() > 0 || self.waits().iter().any(Wait::needs_operator)
+    }
+
+    /// Returns whether a pause keeps a message from leaving.
+    fn keeps_a_message(&self, paused: &PauseScope) -> bool {
+        match paused {
+            PauseScope::Pipeline => self.oldest_pending_id.is_some(),
+            PauseScope::Topic(_) | PauseScope::Key(_) => self.parked(ExceptionState::Held) > 0,
+        }
     }
 
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on

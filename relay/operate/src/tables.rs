@@ -1,22 +1,28 @@
-//! The database of tables other than the log: idempotency keys and sagas.
+//! The database of tables other than the log (inboxes, idempotency keys and sagas), and the way to
+//! open something over it.
 
 #[cfg(feature = "postgres")]
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use brokers::InvalidSetting;
-use migrations::Dialect;
+use migrations::{Dialect, Identifier};
 use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
 use outbox::connect::{answering, postgres_options};
-#[cfg(feature = "postgres")]
-use outbox_log::in_time;
 use outbox_log::{Address, LogError, LogOptions};
+#[cfg(feature = "postgres")]
+use outbox_log::{in_time, postgres::unconnected};
 use secrecy::{ExposeSecret as _, SecretString};
 #[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnectOptions;
+pub(crate) use sqlx::Postgres;
+/// Stands for PostgreSQL in a program without it, which never opens one.
+#[cfg(not(feature = "postgres"))]
+pub(crate) use sqlx::Sqlite as Postgres;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{Connection, Pool};
+#[cfg(feature = "postgres")]
+use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
+use sqlx::{Connection, Pool, Sqlite};
 
 use super::error::OperateError;
 use super::redact;
@@ -34,13 +40,35 @@ enum Known {
     Lent(Address),
 }
 
-/// The options of a connection, by dialect.
-pub enum ConnectOptions {
-    /// A connection to PostgreSQL.
-    #[cfg(feature = "postgres")]
-    Postgres(PgConnectOptions),
-    /// A connection to SQLite.
-    Sqlite(SqliteConnectOptions),
+/// Something that exists for each database, such as the options of a connection. A program without
+/// PostgreSQL never creates its variant.
+pub enum On<P, S> {
+    /// In PostgreSQL.
+    Postgres(P),
+    /// In SQLite.
+    Sqlite(S),
+}
+
+/// Evaluates the same expression for either database.
+macro_rules! on {
+    ($on:expr, $it:ident => $body:expr) => {
+        match $on {
+            $crate::tables::On::Postgres($it) => $body,
+            $crate::tables::On::Sqlite($it) => $body,
+        }
+    };
+}
+pub(crate) use on;
+
+/// The options of a connection.
+pub type ConnectOptions = On<OptionsOf<Postgres>, OptionsOf<Sqlite>>;
+type OptionsOf<DB> = <<DB as sqlx::Database>::Connection as Connection>::Options;
+
+/// Something that was opened over one connection to a database, such as its sagas.
+pub struct Opened<P, S> {
+    pub(crate) on: On<P, S>,
+    /// Its location, without secrets.
+    location: String,
 }
 
 impl Tables {
@@ -82,12 +110,7 @@ impl Tables {
     #[must_use]
     pub fn place(&self) -> String {
         match self.connect_options("") {
-            #[cfg(feature = "postgres")]
-            Ok(ConnectOptions::Postgres(options)) => {
-                let database = options.get_database().unwrap_or_else(|| options.get_username());
-                format!("{}:{}/{database}", server(&options), options.get_port())
-            }
-            Ok(ConnectOptions::Sqlite(options)) => options.get_filename().display().to_string(),
+            Ok(options) => on!(options, options => options.place()),
             Err(error) => match &self.known {
                 Known::Url(url) => redact::url(url.expose_secret()),
                 Known::Lent(_) => error.to_string(),
@@ -123,9 +146,9 @@ impl Tables {
                         .map_err(|error| OperateError::from(LogError::from(error)))?,
                     Known::Lent(address) => address.postgres(allow_plaintext)?,
                 };
-                ConnectOptions::Postgres(options.application_name(application_name))
+                On::Postgres(options.application_name(application_name))
             }
-            Dialect::Sqlite => ConnectOptions::Sqlite(match &self.known {
+            Dialect::Sqlite => On::Sqlite(match &self.known {
                 Known::Url(url) => sqlite_options(url.expose_secret())
                     .map_err(|error| OperateError::from(LogError::from(error)))?,
                 Known::Lent(address) => address.sqlite()?,
@@ -144,6 +167,82 @@ impl Tables {
             Known::Lent(address) => Ok(address.dialect()?),
         }
     }
+
+    /// Opens something over one connection, by one generic function for both databases. Connects to
+    /// PostgreSQL once before: a pool would retry while a server is unreachable.
+    pub(crate) async fn open<P, S>(
+        &self,
+        application_name: &str,
+        postgres: impl AsyncFnOnce(Pool<Postgres>, Option<Identifier>) -> Result<P, OperateError>,
+        sqlite: impl AsyncFnOnce(Pool<Sqlite>, Option<Identifier>) -> Result<S, OperateError>,
+    ) -> Result<Opened<P, S>, OperateError> {
+        let location = self.location();
+        let schema = self.options.schema.clone();
+        let opened: Result<_, OperateError> = async {
+            Ok(match self.connect_options(application_name)? {
+                On::Postgres(options) => {
+                    let options = options.answered().await?;
+                    On::Postgres(open_with(options, async |pool| postgres(pool, schema).await).await?)
+                }
+                On::Sqlite(options) => {
+                    On::Sqlite(open_with(options, async |pool| sqlite(pool, schema).await).await?)
+                }
+            })
+        }
+        .await;
+        match opened {
+            Ok(on) => Ok(Opened { on, location }),
+            Err(error) => Err(error.of_place(location)),
+        }
+    }
+}
+
+impl<P, S> Opened<P, S> {
+    /// Returns the answer of a call, or the error with the location.
+    pub(crate) fn answer<T>(&self, answer: Result<T, impl Into<OperateError>>) -> Result<T, OperateError> {
+        answer.map_err(|error| error.into().of_place(&self.location))
+    }
+}
+
+/// The place of a database, and whether it answers, from the options of a connection.
+trait Reach: Sized {
+    /// Returns server, port and name of the database, or the file.
+    fn place(&self) -> String;
+
+    /// Returns the options with the address of the server that answers, if its name has several: a
+    /// pool would wait for the first one.
+    async fn answered(self) -> Result<Self, OperateError>;
+}
+
+impl Reach for SqliteConnectOptions {
+    fn place(&self) -> String {
+        self.get_filename().display().to_string()
+    }
+
+    async fn answered(self) -> Result<Self, OperateError> {
+        Ok(self)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Reach for PgConnectOptions {
+    fn place(&self) -> String {
+        let database = self.get_database().unwrap_or_else(|| self.get_username());
+        format!("{}:{}/{database}", server(self), self.get_port())
+    }
+
+    async fn answered(self) -> Result<Self, OperateError> {
+        let mut place = self.clone();
+        let connecting = async {
+            place = answering(&self).await;
+            place.connect().await
+        };
+        let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
+        let connection = connected.map_err(|error| unconnected(&self, error))?;
+        // A failure to close has no consequence.
+        let _ = in_time(CLOSE_MAX, connection.close()).await;
+        Ok(place)
+    }
 }
 
 /// Returns the directory of the Unix socket, or the host if there is none. With a socket, the
@@ -161,24 +260,14 @@ fn server(options: &PgConnectOptions) -> String {
 
 /// Timeout for connecting.
 #[cfg(feature = "postgres")]
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Returns the options with the address of the server that answers, if its name has several: a pool
-/// would wait for the first one.
-#[cfg(feature = "postgres")]
-pub(super) async fn reached(options: &PgConnectOptions) -> Result<PgConnectOptions, OperateError> {
-    Ok(in_time(CONNECT_TIMEOUT, answering(options)).await?)
-}
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens something over one connection. Closes the connection on failure: dropping it would leave a
 /// line in the server's log.
-pub(super) async fn open_with<DB, T, E>(
-    options: <DB::Connection as Connection>::Options,
-    open: impl AsyncFnOnce(Pool<DB>) -> Result<T, E>,
-) -> Result<T, E>
-where
-    DB: outbox::Dialect,
-{
+async fn open_with<DB: outbox::Dialect, T>(
+    options: OptionsOf<DB>,
+    open: impl AsyncFnOnce(Pool<DB>) -> Result<T, OperateError>,
+) -> Result<T, OperateError> {
     let pool = outbox::own_pool_options::<DB>().max_connections(1).acquire_timeout(ACQUIRE_MAX);
     let pool = pool.connect_lazy_with(options);
     let opened = open(pool.clone()).await;
@@ -193,7 +282,7 @@ where
 const ACQUIRE_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum time to close a connection: with TLS, the client library waits for the server.
-pub(super) const CLOSE_MAX: Duration = Duration::from_secs(5);
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Closes a pool, so that the server logs no lost connection.
 pub(super) async fn close<DB: sqlx::Database>(pool: &Pool<DB>) {
@@ -256,7 +345,7 @@ mod tests {
     #[test]
     fn two_schemas_of_a_database_are_two_locations() {
         let location = |schema: Option<&str>| {
-            let schema = schema.map(|schema| migrations::Identifier::new(schema).unwrap());
+            let schema = schema.map(|schema| Identifier::new(schema).unwrap());
             Tables::new("postgres://localhost:7/app".into(), LogOptions::default().schema(schema)).location()
         };
         assert_eq!(location(None), "localhost:7/app");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Signature, Standing};
+use outbox_log::entries::{EntryName, Extent, SelectedEntry, Selection, Standing};
 use outbox_log::{EntryId, LogError};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -109,9 +109,8 @@ impl<'a> Tail<'a> {
             let told: Vec<String> =
                 told.into_iter().filter_map(|(name, of)| Some(format!("{name}={}", of.as_ref()?))).collect();
             let selection = if told.is_empty() { String::from("all") } else { told.join(" ") };
-            let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
-            let selection = format!("{selection}, payloads");
-            place.entries.note_operation(&place.pipeline, "tail", &selection, by).await.map_err(about)?;
+            let by = signed.signature(Some(format!("{selection}, payloads")));
+            place.entries.note_operation(&place.pipeline, "tail", &by).await.map_err(about)?;
         }
         let extent = place.entries.extent(&place.pipeline).await.map_err(about)?;
         Ok(Self {

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, BoxStream, FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::Semaphore;
 
 /// Maximum number of concurrent queries, so that a query of thousands of pipelines does not open
@@ -39,6 +39,23 @@ pub async fn in_turns<F: Future>(looks: Vec<F>) -> Vec<F::Output> {
     }
     results.sort_unstable_by_key(|(place, _)| *place);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Runs queries as [`in_turns`] does, and returns their results one by one, in the order of the
+/// queries: at most sixteen run or wait to be read, however many queries there are. Read it to its
+/// end, which drops none half-way.
+pub(crate) fn ahead<'a, F>(looks: Vec<F>) -> BoxStream<'a, F::Output>
+where
+    F: Future + Send + 'a,
+    F::Output: Send,
+{
+    let quick = Arc::new(Semaphore::new(LOOKS_MAX));
+    let looks = looks.into_iter().map(move |look| {
+        let quick = Arc::clone(&quick);
+        async move { in_turn(look, &quick).await }.boxed()
+    });
+    let looks: Vec<_> = looks.collect();
+    stream::iter(looks).buffered(LOOKS_MAX + SLOW_LOOKS_MAX).boxed()
 }
 
 /// Runs a query, and lets others begin once it counts as slow.

@@ -35,6 +35,18 @@ fn quoted(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
+impl From<Time> for Duration {
+    fn from(time: Time) -> Self {
+        time.0
+    }
+}
+
+impl From<Size> for usize {
+    fn from(size: Size) -> Self {
+        size.0
+    }
+}
+
 impl FromStr for Time {
     type Err = NotATime;
 

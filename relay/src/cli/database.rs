@@ -43,6 +43,18 @@ impl DatabaseUrl {
     pub(crate) fn read(&self) -> Result<Option<SecretString>, Failure> {
         read_url("database", self.database.as_ref(), self.database_file.as_ref())
     }
+
+    /// Returns the absolute path of the file, if one is given: the relay may start in another
+    /// folder.
+    pub(crate) fn file(&self) -> Result<Option<String>, Failure> {
+        let Some(file) = &self.database_file else { return Ok(None) };
+        let refused = |problem: &dyn std::fmt::Display| {
+            Failure::new(Exit::Usage, format_args!("--database-file: {}: {problem}", file.display()))
+        };
+        let path = std::path::absolute(file).map_err(|error| refused(&error))?;
+        let path = path.into_os_string().into_string();
+        path.map(Some).map_err(|_| refused(&"the path is not UTF-8"))
+    }
 }
 
 /// Returns the URL that a flag `--<name>` or the file of `--<name>-file` holds.

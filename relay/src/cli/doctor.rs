@@ -1,5 +1,7 @@
 //! `relay doctor`: prints what [`operate::doctor`] finds.
 
+use std::cmp::Reverse;
+
 use clap::Args;
 use operate::doctor::{
     CheckState, ChecklistItem, DoctorOptions, Finding, PipelineReport, RoleNames, checklist, examine,
@@ -41,7 +43,8 @@ pub struct Doctor {
     #[arg(long)]
     strict: bool,
 
-    /// List only checks that did not pass. All are counted, and JSON contains all of them.
+    /// List only checks that did not pass, the worst first, and of the checklist only what a check
+    /// has found. All are counted, and JSON contains all of them.
     #[arg(long)]
     problems: bool,
 }
@@ -150,21 +153,31 @@ pub(super) fn exit_of(reports: &[PipelineReport], strict: bool) -> Exit {
 
 impl Report {
     fn shown(&self, only_problems: bool) -> String {
-        let is_shown = |state: CheckState| !(only_problems && state == CheckState::Pass);
-        let rows = self.pipelines.iter().flat_map(|report| {
-            report.checks.iter().filter(|finding| is_shown(finding.state)).map(|finding| {
-                [
-                    report.pipeline.clone(),
-                    finding.state.as_str().to_owned(),
-                    finding.check.to_owned(),
-                    finding.subject.clone(),
-                    finding.measured.clone(),
-                    or_dash(finding.remedy.as_ref()),
-                ]
-            })
+        let findings = |report: &PipelineReport| {
+            let of = report.checks.iter().map(|finding| (report.pipeline.clone(), finding.clone()));
+            of.collect::<Vec<(String, Finding)>>()
+        };
+        let mut findings: Vec<_> = self.pipelines.iter().flat_map(findings).collect();
+        if only_problems {
+            findings.retain(|(_, finding)| finding.state != CheckState::Pass);
+            findings.sort_by_key(|(_, finding)| Reverse(finding.state));
+        }
+        let rows = findings.into_iter().map(|(pipeline, finding)| {
+            [
+                pipeline,
+                finding.state.as_str().to_owned(),
+                finding.check.to_owned(),
+                finding.subject,
+                finding.measured,
+                or_dash(finding.remedy),
+            ]
         });
         let checks = table(["pipeline", "state", "check", "subject", "measured", "remedy"], rows);
-        let rows = self.go_live.iter().filter(|item| is_shown(item.state)).map(|item| {
+        // An item that only a person can verify is no problem that was found.
+        let is_shown = |state| !only_problems || matches!(state, CheckState::Warn | CheckState::Fail);
+        let items: Vec<_> = self.go_live.iter().filter(|item| is_shown(item.state)).collect();
+        let has_items = !items.is_empty();
+        let rows = items.into_iter().map(|item| {
             let state = match item.state {
                 CheckState::Unknown => "you",
                 state => state.as_str(),
@@ -172,12 +185,13 @@ impl Report {
             [state.to_owned(), item.item.to_owned(), item.how.to_owned()]
         });
         let go_live = table(["state", "go-live checklist", "how"], rows);
+        let go_live = if has_items { format!("{go_live}\n\n") } else { String::new() };
         let count = |state| {
             let findings = self.pipelines.iter().flat_map(|report| &report.checks);
             findings.filter(|finding| finding.state == state).count()
         };
         format!(
-            "{checks}\n\n{go_live}\n\n{} passed, {} warned, {} failed, {} unknown",
+            "{checks}\n\n{go_live}{} passed, {} warned, {} failed, {} unknown",
             count(CheckState::Pass),
             count(CheckState::Warn),
             count(CheckState::Fail),
@@ -194,13 +208,17 @@ mod tests {
     fn problems_alone_are_listed_and_everything_is_counted() {
         let checks = vec![
             Finding::pass("tables", "outbox", "current"),
+            Finding::unknown("alarms", "broker", "no management URL", "set it"),
             Finding::fail("rights", "relay", "none", "grant"),
         ];
         let pipelines = vec![PipelineReport { pipeline: String::from("orders"), checks }];
-        let report = Report { go_live: Vec::new(), pipelines };
+        let report = Report { go_live: checklist(&pipelines), pipelines };
         let (all, problems) = (report.shown(false), report.shown(true));
         assert!(all.contains("tables") && all.contains("rights"), "{all}");
         assert!(!problems.contains("tables") && problems.contains("rights"), "{problems}");
-        assert!(problems.ends_with("1 passed, 0 warned, 1 failed, 0 unknown"), "{problems}");
+        assert!(problems.ends_with("1 passed, 0 warned, 1 failed, 1 unknown"), "{problems}");
+        assert!(problems.find("rights") < problems.find("alarms"), "the worst is first: {problems}");
+        let checklist = |text: &str| text.contains("GO-LIVE CHECKLIST");
+        assert!(checklist(&all) && !checklist(&problems), "{problems}");
     }
 }

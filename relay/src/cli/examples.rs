@@ -163,7 +163,15 @@ pub(super) const ALL: &[Examples] = &[
         [
             "relay dead edit --id 42 --payload-file order.json --note 'without the image'",
             "relay dead edit --pipeline orders --id 42 --header tenant=acme --note 'the tenant was missing'",
-            "relay dead edit --id 42 --payload-file order.json --dry-run",
+            "relay dead edit --id 42 --payload-file order.json --unchanged-since 2026-11-23T15:32:45Z --note typo",
+        ],
+    ),
+    (
+        "dead edits",
+        [
+            "relay dead edits --id 42 --note 'ticket 12'",
+            "relay dead edits --pipeline orders --id 0198c1de-0000-7000-8000-00000000beef --note 'ticket 12'",
+            "relay dead edits --id 42 --note 'ticket 12' --output json | jq '.[0].before.payload'",
         ],
     ),
     (

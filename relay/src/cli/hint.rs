@@ -3,10 +3,12 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
+use operate::text::harmless;
 
 use super::help;
 
@@ -20,10 +22,36 @@ pub(crate) fn completed(text: &str) -> String {
     if text.contains(OPENING) { PROCESS.completed(text) } else { text.to_owned() }
 }
 
-/// Quotes a word for the shell.
+/// Quotes a word for the shell. The result has no character that would be escaped when it is
+/// printed: pasted, it would be another word.
 pub(crate) fn quoted(word: &str) -> String {
+    if word.contains(['\n', '\t']) || harmless(word) != word {
+        return spelled(word);
+    }
     // Only a NUL character cannot be quoted, and no argument contains one.
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Cow::into_owned)
+}
+
+/// Quotes a word with `$'…'`, whose escapes bash, zsh, ksh and POSIX of 2024 know. Bytes are octal:
+/// `\u` depends on the locale, and the length of `\x` on the shell.
+fn spelled(word: &str) -> String {
+    let mut text = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\\' | '\'' => text.extend(['\\', c]),
+            '\n' => text.push_str("\\n"),
+            '\t' => text.push_str("\\t"),
+            c if harmless(c.encode_utf8(&mut [0; 4])) == c.to_string() => text.push(c),
+            c => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a String cannot fail.
+                    let _ = write!(text, "\\{byte:03o}");
+                }
+            }
+        }
+    }
+    text.push('\'');
+    text
 }
 
 /// The beginning of a command in a text.
@@ -138,6 +166,21 @@ mod tests {
             "`relay dead list --config a.toml` shows them, `--limit` more; `relay init` writes one"
         );
         assert_eq!(given.completed("not a ` command"), "not a ` command");
+    }
+
+    /// Goal: a command with a key that hides or steers finds this key when it is pasted. Oracle:
+    /// the bytes that a shell reads from the printed word, which printing does not change.
+    #[test]
+    fn a_word_that_would_be_escaped_is_spelled_for_the_shell() {
+        let hidden = "\u{202e}evil\u{202c}-\u{5e9}\u{5dc}";
+        for word in [hidden, "a\\u{202e}b", "it's\u{200b}1 \\ $HOME `x` !!", "a\nb\t\u{7}7\u{9b}2J", "\\"] {
+            let printed = quoted(word);
+            assert!(harmless(&printed) == printed && !printed.contains(['\n', '\t']), "{printed}");
+            let script = format!("printf %s {printed}");
+            let ran = std::process::Command::new("bash").args(["-c", &script]).env("LC_ALL", "C").output();
+            assert_eq!(ran.unwrap().stdout, word.as_bytes(), "{printed}");
+        }
+        assert_eq!(quoted(hidden), "$'\\342\\200\\256evil\\342\\200\\254-\u{5e9}\u{5dc}'");
     }
 
     #[test]

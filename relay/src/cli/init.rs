@@ -16,7 +16,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::hint;
 use super::output::print;
-use crate::config::{Config, Overrides, Starter, StarterBroker};
+use crate::config::{Config, Overrides, Starter, StarterBroker, StarterDatabase};
 
 /// The arguments of `relay init`.
 #[derive(Debug, Args)]
@@ -65,15 +65,23 @@ impl Init {
         }
         let mut starter = Starter {
             name: self.asked(self.name.as_ref(), "--name", "Name of the pipeline", "orders")?,
-            url: String::new(),
+            database: StarterDatabase::Url(String::new()),
             schema: self.schema.clone(),
             // A placeholder until the broker is known; nothing connects to it.
             broker: StarterBroker::Kafka(vec![String::from("127.0.0.1:9092")]),
         };
+        // Read in any case: a file that cannot be read is an error of its option.
         let known = self.database.read()?.map(|url| url.expose_secret().to_owned());
+        let file = self.database.file()?;
         loop {
             let example = "postgres://relay@127.0.0.1/orders";
-            starter.url = self.asked(known.as_ref(), "--database", "URL of the database", example)?;
+            starter.database = match &file {
+                Some(path) => StarterDatabase::File(path.clone()),
+                None => {
+                    let url = self.asked(known.as_ref(), "--database", "URL of the database", example)?;
+                    StarterDatabase::Url(url)
+                }
+            };
             let pipeline = match self.read(&starter) {
                 Ok(pipeline) => pipeline,
                 Err(failure) if known.is_none() => {

@@ -7,6 +7,7 @@ use idempotency::{Action, KeyId};
 use operate::keys::{self, DecidedLine, KeyLine};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
 
 use super::database::TablesDatabase;
 use super::exit::Exit;
@@ -58,6 +59,11 @@ pub struct Decide {
     #[arg(long, value_name = "KEY")]
     key: String,
 
+    /// Decide only if this was its last holder, as the list shows. Without it, a holder that
+    /// claimed the key after the list was printed and has disappeared as well is included.
+    #[arg(long, value_name = "ID")]
+    holder: Option<Uuid>,
+
     #[command(flatten)]
     signature: Signature,
 }
@@ -80,7 +86,8 @@ impl Keys {
             Self::Release(decide) => decide.execute(Action::Release, "released", format).await,
             Self::Discard(decide) => decide.execute(Action::Discard, "discarded", format).await,
             Self::Audit(List { place, limit }) => {
-                let lines = keys::decisions(&place.goal()?, &viewer(), limit).await?;
+                let decisions = keys::decisions(&place.goal()?, &viewer(), i64::MAX, limit).await?;
+                let lines: Vec<DecidedLine> = decisions.into_iter().map(DecidedLine::from).collect();
                 format.print(&lines, |lines| audited(lines))?;
                 Ok(Exit::Success)
             }
@@ -94,7 +101,7 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        keys::decide(&self.place.goal()?, &signed, &id, None, chosen).await?;
+        keys::decide(&self.place.goal()?, &signed, &id, self.holder, chosen).await?;
         let decided = Decided { action, key };
         format.print(&decided, |decided| format!("{}: {}", decided.action, one_line(&decided.key)))?;
         Ok(Exit::Success)
@@ -106,11 +113,13 @@ fn shown(lines: &[KeyLine]) -> String {
         return String::from("no key is stuck");
     }
     let rows = lines.iter().map(|line| {
-        let KeyLine { scope, operation, key, attempt, claimed_at, lease_until, .. } = line;
-        [scope, operation, key, &attempt.to_string(), claimed_at, lease_until].map(Clone::clone)
+        let KeyLine { scope, operation, key, attempt, claimed_at, lease_until, holder } = line;
+        let attempt = attempt.to_string();
+        let holder = holder.to_string();
+        [scope, operation, key, &attempt, claimed_at, lease_until, &holder].map(Clone::clone)
     });
-    let headers = ["scope", "operation", "key", "attempt", "claimed", "lease until"];
-    Table::new(headers, rows).optional(&["attempt", "claimed"]).shown()
+    let headers = ["scope", "operation", "key", "attempt", "claimed", "lease until", "holder"];
+    Table::new(headers, rows).optional(&["attempt", "claimed", "holder"]).shown()
 }
 
 fn audited(lines: &[DecidedLine]) -> String {

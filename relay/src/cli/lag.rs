@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::Args;
 use operate::Places;
 use operate::lag::{LagLine, lag};
+use operate::pause::PauseLine;
 use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::operator::viewer;
-use super::output::{Format, Table, age, nothing_waits, or_dash};
+use super::output::{Format, Table, age, nothing_waits, or_dash, sentence, terminal_width};
 use super::progress::during;
 
 /// The arguments of `relay lag`.
@@ -60,5 +61,13 @@ fn text(lines: &[LagLine]) -> String {
         ]
     });
     let headers = ["pipeline", "topic", "unread", "held", "retrying", "scheduled", "dead", "oldest"];
-    Table::new(headers, rows).optional(&["scheduled", "retrying", "oldest"]).shown()
+    let table = Table::new(headers, rows).optional(&["scheduled", "retrying", "oldest"]).shown();
+    // A pause of a whole pipeline is one line.
+    let mut paused: Vec<&PauseLine> = lines.iter().filter_map(|line| line.paused.as_ref()).collect();
+    paused.dedup();
+    let paused = paused.into_iter().map(|pause| {
+        let text = format!("{}: {}, for {}", pause.pipeline, pause.told(), age(pause.age));
+        sentence(&text, terminal_width())
+    });
+    std::iter::once(table).chain(paused).collect::<Vec<_>>().join("\n")
 }

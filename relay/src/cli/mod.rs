@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `run` | `relay run`: the daemon |
 //! | `reload` | SIGHUP: which settings apply at once |
+//! | `signals` | SIGTERM, SIGINT and SIGHUP; copies of a signal |
 //! | `systemd` | messages to the service manager |
 //! | `preflight` | checks before anything starts, and failures that no wait can heal |
 //! | `attend` | one pipeline of the daemon, kept running |
@@ -88,6 +89,7 @@ mod run;
 mod sagas;
 mod search;
 mod show;
+mod signals;
 mod signature;
 mod status;
 mod systemd;

@@ -74,7 +74,7 @@ impl Pause {
             action,
             pipeline: pipeline.name.to_string(),
             scope: scope.to_string(),
-            reason: signed.reason,
+            reason: signed.note,
         };
         format.print(&done, |done| {
             one_line(&format!("{}: {} is {}", done.pipeline, done.scope, done.action))

@@ -101,7 +101,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
-    use outbox_log::{CheckpointStore, LogReader};
+    use outbox_log::testing::{LogScript, ScriptedLog};
 
     use super::*;
 
@@ -114,25 +114,13 @@ mod tests {
     }
 
     #[async_trait]
-    impl LogStore for Silent {
-        fn origin(&self) -> &str {
-            "nowhere"
-        }
-
-        async fn reader(&self, _: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+    impl LogScript for Silent {
+        async fn reader(&self) -> Result<(), LogError> {
             let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
             self.most.fetch_max(now, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_secs(10)).await;
             self.now.fetch_sub(1, Ordering::Relaxed);
             Err(LogError::Timeout { waited: Duration::from_secs(10) })
-        }
-
-        async fn checkpoint_store(
-            &self,
-            _: &RelayName,
-            _: &str,
-        ) -> Result<Box<dyn CheckpointStore>, LogError> {
-            Err(LogError::Timeout { waited: Duration::ZERO })
         }
     }
 
@@ -140,7 +128,7 @@ mod tests {
     fn candidates(silent: &Arc<Silent>) -> Vec<Candidate> {
         let candidate = |number: usize| Candidate {
             name: RelayName::new(format!("orders-{number}")).unwrap(),
-            store: Arc::clone(silent) as Arc<dyn LogStore>,
+            store: Arc::new(ScriptedLog(Arc::clone(silent))),
         };
         (0..100).map(candidate).collect()
     }

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::output::age;
@@ -45,6 +45,12 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     done
 }
 
+/// Writes a rate in whole parts.
+fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    // A line of progress that cannot be written is none.
+    let _ = write!(out, "{:.0}/s", state.per_sec());
+}
+
 /// A spinner on a terminal, redrawn automatically.
 fn spinner(template: &str) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
@@ -52,7 +58,7 @@ fn spinner(template: &str) -> ProgressBar {
     }
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        bar.set_style(style.with_key("rate", rate));
     }
     bar.enable_steady_tick(REDRAW_INTERVAL);
     bar
@@ -73,16 +79,16 @@ impl Counted {
     pub(crate) fn up_to(total: u64, verb: &str) -> Self {
         let bar =
             if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
-        let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {verb}, {{per_sec}}, {{eta}}");
+        let template = format!("{{bar:40}} {{human_pos}}/{{human_len}} {verb}, {{rate}}, {{eta}}");
         if let Ok(style) = ProgressStyle::with_template(&template) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("rate", rate));
         }
         Self::of(bar, Some(total))
     }
 
     /// Counts without a known end.
     pub(crate) fn endless() -> Self {
-        Self::of(spinner("{spinner} {msg}: {human_pos} rows read, {per_sec}"), None)
+        Self::of(spinner("{spinner} {msg}: {human_pos} rows read, {rate}"), None)
     }
 
     fn of(bar: ProgressBar, total: Option<u64>) -> Self {

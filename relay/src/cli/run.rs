@@ -1,13 +1,10 @@
 //! `relay run`: the daemon.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use operate::PipelineConfig;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -18,6 +15,7 @@ use super::failure::Failure;
 use super::log::LogLines;
 use super::preflight::{self, Candidate, Patience};
 use super::reload::Reload;
+use super::signals::{Signals, StopSignal};
 use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides};
 #[cfg(feature = "metrics-endpoint")]
@@ -116,12 +114,11 @@ impl Run {
         let file = self.config.shown();
         let Prepared { ready, refused } = tokio::select! {
             prepared = self.prepare(pipelines, &file) => prepared?,
-            () = signals.stop.next() => {
+            _ = signals.stop.next() => {
+                let exit = if self.once { Exit::Unavailable } else { Exit::Success };
                 #[cfg(feature = "page")]
-                if let Some(page) = page {
-                    page.end().await;
-                }
-                return Ok(if self.once { Exit::Unavailable } else { Exit::Success });
+                let exit = if signals.stop.let_end(end_page(page)).await { exit } else { cut_short() };
+                return Ok(exit);
             }
         };
         info!(version = env!("CARGO_PKG_VERSION"), pipelines = ready.len(), "starting");
@@ -141,23 +138,21 @@ impl Run {
         systemd::ready();
         let ended = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await;
         let exit = if refused.is_empty() { ended } else { ended.worst(Exit::Usage) };
-        if exit != Exit::Interrupted {
-            stop.cancel();
+        if exit == Exit::Interrupted {
+            return Ok(exit);
+        }
+        stop.cancel();
+        let ending = async {
             // A pass that has begun reports its result; a hanging one is abandoned.
             let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintenance.join_all()).await;
-        }
-        #[cfg(feature = "page")]
-        if let Some(page) = page.filter(|_| exit != Exit::Interrupted) {
-            tokio::select! {
-                () = page.end() => {}
-                () = signals.stop.next() => {}
+            #[cfg(feature = "page")]
+            end_page(page).await;
+            #[cfg(feature = "otlp")]
+            if let Some(export) = export {
+                export.finish().await;
             }
-        }
-        #[cfg(feature = "otlp")]
-        if let Some(export) = export.filter(|_| exit != Exit::Interrupted) {
-            export.finish().await;
-        }
-        Ok(exit)
+        };
+        Ok(if signals.stop.let_end(ending).await { exit } else { cut_short() })
     }
 
     /// Opens every database once. A refused pipeline does not run; the others do.
@@ -300,10 +295,6 @@ fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Jo
     tasks
 }
 
-/// A signal within this time after another one is the same one: `timeout` and some shells send it
-/// to the process and to its group.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
-
 /// Waits for the pipelines, and passes signals on to them.
 async fn supervise(
     mut running: JoinSet<Exit>,
@@ -314,7 +305,6 @@ async fn supervise(
     reload: &mut Reload,
 ) -> Exit {
     let mut exit = Exit::Success;
-    let mut stopping_since: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = running.join_next() => match ended {
@@ -327,15 +317,13 @@ async fn supervise(
                 reload.run();
                 systemd::ready();
             }
-            () = signals.stop.next() => match stopping_since {
-                None => {
-                    stopping_since = Some(Instant::now());
+            signal = signals.stop.next() => match signal {
+                StopSignal::First => {
                     systemd::stopping();
                     info!("stopping; a second signal ends the process immediately");
                     stop.cancel();
                 }
-                Some(since) if since.elapsed() < SAME_SIGNAL => {}
-                Some(_) => {
+                StopSignal::Second => {
                     // Shown at any level: the process abandons work that it would otherwise settle.
                     error!("{}", interrupted(config));
                     return Exit::Interrupted;
@@ -363,6 +351,23 @@ fn crashed(error: &JoinError) -> Exit {
     Exit::Broken
 }
 
+/// Stops the page with its jobs, and waits for these.
+#[cfg(feature = "page")]
+async fn end_page(page: Option<observe::ServedPage>) {
+    if let Some(page) = page {
+        page.end().await;
+    }
+}
+
+/// Reports that a second signal arrived when no pipeline ran any more.
+fn cut_short() -> Exit {
+    error!(
+        "stopped immediately: no pipeline ran any more, but a job of the page may be cut off, and a replay \
+         without its last line in the audit"
+    );
+    Exit::Interrupted
+}
+
 fn interrupted(config: &Config) -> String {
     let ttl = config.pipelines.iter().map(|pipeline| pipeline.settings.lease_ttl).max().unwrap_or_default();
     format!(
@@ -370,43 +375,4 @@ fn interrupted(config: &Config) -> String {
          standby takes over only when the leases have expired (within {})",
         super::output::age(ttl)
     )
-}
-
-/// The signals that the relay listens to.
-struct Signals {
-    stop: StopSignals,
-    /// SIGHUP.
-    reload: Signal,
-}
-
-/// The signals that stop the relay.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::new(Exit::Broken, format_args!("cannot receive signals: {error}")))
-        };
-        Ok(Self {
-            stop: StopSignals {
-                terminate: listen(SignalKind::terminate())?,
-                interrupt: listen(SignalKind::interrupt())?,
-            },
-            reload: listen(SignalKind::hangup())?,
-        })
-    }
-}
-
-impl StopSignals {
-    /// Waits for the next signal. Cancel-safe.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -82,7 +82,7 @@ impl Search {
         }
         let told = found.searched.iter().map(|part| match part.below {
             None => part.told(),
-            Some(below) => format!("{}; go on: {}", part.told(), self.next(part, below)),
+            Some(below) => format!("{}; continue: {}", part.told(), self.next(part, below)),
         });
         parts.push(told.collect::<Vec<_>>().join("\n"));
         parts.join("\n\n")
@@ -102,9 +102,16 @@ impl Search {
             ("--below", Some(below.as_str())),
         ];
         let mut words = vec!["search"];
+        let mut dashed = Vec::new();
         for (name, value) in options.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-            words.extend([name, value]);
+            // A value that begins with a dash must be in one word with its option.
+            if value.starts_with('-') {
+                dashed.push(format!("{name}={value}"));
+            } else {
+                words.extend([name, value]);
+            }
         }
+        words.extend(dashed.iter().map(String::as_str));
         hint::command(&words)
     }
 }
@@ -178,12 +185,17 @@ mod tests {
             "--below",
         ];
         assert_eq!(words[..9], expected);
+        let dashed = Search { key: Some(String::from("-x")), ..asked };
+        let words = shlex::split(&dashed.next(&part, 980_001)).unwrap();
+        assert_eq!(words[2..4], ["--header", "tenant=it's"]);
+        assert!(words.contains(&String::from("--key=-x")), "clap takes no value with a dash: {words:?}");
+        let asked = Search { key: None, ..dashed };
         let result = SearchResult { searched: vec![part], ..SearchResult::default() };
         let text = asked.text(&result);
         assert!(
-            text.starts_with("no match yet: the search continues\n\norders: searched 20000 of about"),
+            text.starts_with("nothing found so far: continue the search for older messages\n\norders: searched 20000 of about"),
             "{text}"
         );
-        assert!(text.contains("; go on: relay search"), "{text}");
+        assert!(text.contains("; continue: relay search"), "{text}");
     }
 }

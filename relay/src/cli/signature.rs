@@ -39,8 +39,8 @@ impl Signature {
     /// Converts this for a dry run, which the audit does not record.
     pub(crate) fn unsigned(&self) -> Signed {
         let name = self.actor.clone().unwrap_or_default();
-        let reason = self.note.clone().unwrap_or_default();
-        Signed { operator: Operator::new(name, Role::Operator), reason }
+        let note = self.note.clone().unwrap_or_default();
+        Signed { operator: Operator::new(name, Role::Operator), note }
     }
 
     /// Like [`signed`](Self::signed), but a dry run needs neither.

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use clap::Args;
+use operate::cause::Cause;
 use operate::status::{PipelineStatus, Symptom, Wait, status};
 use operate::units::Time;
 use outbox_log::PauseScope;
@@ -69,22 +70,29 @@ const WATCH_MIN: Duration = Duration::from_millis(200);
 
 fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
     format.print(&shown, |shown| text(shown, terminal_width()))?;
-    for PipelineStatus { pipeline, problem, .. } in shown {
-        if let Some(problem) = problem {
-            note!("{pipeline}: {}", one_line(problem));
-        }
+    for problem in problems(shown) {
+        note!("{}", sentence(&problem, terminal_width()));
     }
     Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
 }
 
-/// Returns the exit code. Messages in flight or scheduled for later are not a failure. A broker
-/// without a session is one, and so are messages that wait although no relay leads.
+/// Returns the errors of this command: databases that do not answer, and names that may be wrong.
+fn problems(shown: &[PipelineStatus]) -> Vec<String> {
+    let problem = |shown: &PipelineStatus| {
+        let waits = shown.waits();
+        let away = waits.iter().find(|wait| wait.symptom == Symptom::DatabaseAway);
+        let text = away.map(Wait::told).or_else(|| shown.problem.clone())?;
+        Some(format!("{}: {text}", shown.pipeline))
+    };
+    shown.iter().filter_map(problem).collect()
+}
+
+/// Returns the exit code, by the rule of the page's summary. Messages in flight or scheduled for
+/// later are not a failure.
 fn exit(shown: &PipelineStatus) -> Exit {
     match &shown.error {
         Some(error) => Failure::from(error.clone()).exit(),
-        None if shown.stuck() > 0 || shown.broker_error.is_some() || shown.is_left_alone() => {
-            Exit::Unavailable
-        }
+        None if shown.needs_attention() => Exit::Unavailable,
         None => Exit::Success,
     }
 }
@@ -101,7 +109,7 @@ fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
 /// for one without a problem.
 fn urgency(shown: &PipelineStatus) -> u8 {
     let waits = shown.waits();
-    if waits.iter().any(|wait| !wait.passes || wait.symptom == Symptom::DatabaseAway) {
+    if waits.iter().any(Wait::needs_operator) {
         return 0;
     }
     if waits.is_empty() { 2 } else { 1 }
@@ -155,6 +163,7 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     // The problem of an unreachable database is an error of this command.
     for wait in shown.waits().iter().filter(|wait| wait.symptom != Symptom::DatabaseAway) {
         lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
+        lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         let command = match wait.symptom {
             Symptom::Paused => pauses.next().and_then(|pause| resume(&shown.pipeline, &pause.paused)),
             _ => next(&shown.pipeline, wait),
@@ -162,6 +171,18 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
         lines.extend(command.map(|command| format!("  {command}")));
     }
     lines
+}
+
+/// Returns the most frequent error of messages.
+fn why(cause: &Cause) -> String {
+    let least = if cause.is_at_least { "≥ " } else { "" };
+    let others = match cause.others {
+        0 if cause.is_at_least => format!(" ({least}{} of them)", cause.count),
+        0 => String::new(),
+        1 => format!(" ({least}{} of them, and 1 other error)", cause.count),
+        others => format!(" ({least}{} of them, and {others} other errors)", cause.count),
+    };
+    format!("why: {}{others}", cause.shown())
 }
 
 /// Returns the command that shows more about a reason, or its remedy.
@@ -225,12 +246,15 @@ mod tests {
     }
 
     fn sick() -> PipelineStatus {
+        let text = String::from("no queue is bound");
+        let cause = Cause { text, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
         PipelineStatus {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),
             oldest_pending_age_seconds: Some(25_380.0),
             exceptions: BTreeMap::from([(Dead, 2_009), (Held, 41)]),
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0), (Held, 25_380.0)]),
+            causes: BTreeMap::from([(Dead, cause)]),
             ..healthy("shipping")
         }
     }
@@ -255,6 +279,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert!(
             text.ends_with(
                 "shipping: 2009 messages are dead: requeue or discard them, for 7h3m\n  \
+                 why: no queue is bound… (≥ 1000 of them, and 1 other error)\n  \
                  relay dead list --pipeline shipping\n\
                  shipping: 41 messages are waiting behind an earlier message with the same key, or because a \
                  topic is stopped, for 7h3m\n  \
@@ -286,6 +311,22 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         ] {
             assert_eq!(exit(&shown(state, age, alone)), expected, "{state} {age:?} {alone}");
         }
+    }
+
+    #[test]
+    fn a_paused_pipeline_is_a_failure_while_messages_wait() {
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Pipeline,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since: time::OffsetDateTime::now_utc(),
+            age: Duration::ZERO,
+        };
+        let paused = PipelineStatus { paused: vec![pause], ..healthy("orders") };
+        assert_eq!(exit(&paused), Exit::Success, "nothing waits");
+        let waiting = PipelineStatus { oldest_pending_id: Some(7), ..paused };
+        assert_eq!(exit(&waiting), Exit::Unavailable);
     }
 
     #[test]

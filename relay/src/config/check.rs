@@ -142,6 +142,12 @@ fn pipeline(
     for (setting, problem) in refusals {
         problems.add(format!("{path}.engine.{setting}"), problem, None);
     }
+    #[cfg(feature = "kafka")]
+    if let Broker::Kafka(config) = &broker
+        && let Err(refused) = settings.check_room("kafka.queue_bytes_max", config.queue_bytes_max)
+    {
+        problems.add(format!("{path}.{}", refused.setting), refused.problem, None);
+    }
     let settings = settings.filter(filter(section.filter, path, problems)?);
     let pipeline = PipelineConfig {
         name: name?,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::tree::{Entry, Node, Origin, Table, Value};
 use super::{Config, Otlp, redact};
-use engine::{DeadPolicy, EngineOptions};
+use engine::{EngineOptions, SettingValue};
 use operate::PipelineConfig;
 use operate::units::{Size, Time};
 
@@ -165,33 +165,16 @@ fn fill_otlp(section: &mut Table, otlp: &Otlp) {
 }
 
 fn fill_engine(engine: &mut Table, settings: &EngineOptions) {
-    for (name, size) in [
-        ("window", settings.window_bytes),
-        ("page", settings.page_bytes),
-        ("message_bytes_max", settings.size_limit.message_bytes_max),
-    ] {
-        add(engine, name, Value::Text(Size(size).to_string()));
+    for (key, value) in settings.values() {
+        let value = match value {
+            SettingValue::Count(count) => Value::Integer(i64::try_from(count).unwrap_or(i64::MAX)),
+            SettingValue::Number(number) => Value::Integer(number.into()),
+            text => Value::Text(text.to_string()),
+        };
+        add(engine, key, value);
     }
-    for (name, time) in [
-        ("lease_ttl", settings.lease_ttl),
-        ("poll_min", settings.poll_min),
-        ("poll_max", settings.poll_max),
-        ("checkpoint_interval", settings.checkpoint_interval),
-        ("shutdown_grace", settings.shutdown_grace),
-        ("silent_after", settings.silent_after),
-        ("retry_initial", settings.retry.backoff.first),
-        ("retry_max", settings.retry.backoff.max),
-    ] {
-        add(engine, name, Value::Text(Time(time).to_string()));
-    }
-    let count = |count: usize| Value::Integer(i64::try_from(count).unwrap_or(i64::MAX));
-    add(engine, "page_entries", count(settings.page_entries));
-    add(engine, "attempts_max", Value::Integer(i64::from(settings.retry.attempts_max)));
-    let on_dead = match settings.on_dead {
-        DeadPolicy::Hold => "hold",
-        DeadPolicy::Pass => "pass",
-    };
-    add(engine, "on_dead", Value::Text(on_dead.to_owned()));
+    let limit = Size(settings.size_limit.message_bytes_max);
+    add(engine, "message_bytes_max", Value::Text(limit.to_string()));
     let oversize = if settings.chunking.is_some() { "chunk" } else { "refuse" };
     add(engine, "oversize", Value::Text(oversize.to_owned()));
     if let Some(splitter) = &settings.chunking {

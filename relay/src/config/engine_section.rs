@@ -1,13 +1,56 @@
-//! Converts the section `[pipeline.engine]` into the engine's settings.
+//! The section `[pipeline.engine]`, and how it becomes the engine's settings.
 
-use std::time::Duration;
-
-use message::{Backoff, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, PayloadEncoding, SizeLimit, Splitter};
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, PayloadEncoding, SizeLimit, Splitter};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::broker::MESSAGE_BYTES_MIN;
-use super::file::{EngineSection, Oversize};
-use engine::{EngineOptions, RetryPolicy};
+use engine::{DeadPolicy, EngineOptions};
 use operate::units::{Size, Time};
+
+type Count = usize;
+type Number = u32;
+
+macro_rules! section {
+    (file { $(
+        $(#[$text:meta])*
+        $name:ident $($key:literal)? : $kind:ident = $default:expr
+        $(, in $bounds:expr)? $(, not 0: $harm:literal)?;
+    )* } code $code:tt) => {
+        /// The behaviour of a pipeline. Missing settings have the engine's defaults.
+        #[derive(Debug, Default, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct EngineSection {
+            $( $(#[$text])* $(#[serde(rename = $key)])? pub(crate) $name: Option<$kind>, )*
+            /// Maximum size of a message. A larger one is parked as dead, or split.
+            pub(crate) message_bytes_max: Option<Size>,
+            /// The treatment of a message above `message_bytes_max`.
+            pub(crate) oversize: Option<Oversize>,
+            /// Maximum size of a message that is published in chunks.
+            pub(crate) chunked_bytes_max: Option<Size>,
+        }
+
+        impl EngineSection {
+            /// Sets what the section gives and the engine takes as it is.
+            fn apply(&self, settings: &mut EngineOptions) {
+                $( if let Some(given) = self.$name { settings.$name = given.into(); } )*
+            }
+        }
+    };
+}
+
+engine::pipeline_settings!(section);
+
+/// The treatment of a message that exceeds the destination's limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Oversize {
+    /// Park it as dead.
+    #[default]
+    Refuse,
+    /// Publish it in chunks.
+    Chunk,
+}
 
 /// A setting of the section and its problem.
 pub(crate) type Refusal = (&'static str, String);
@@ -29,33 +72,17 @@ pub(crate) fn settings(
     limit: SizeLimit,
     encoding: PayloadEncoding,
 ) -> (EngineOptions, Vec<Refusal>) {
-    let base = EngineOptions::default();
-    let window_bytes = section.window.map_or(base.window_bytes, |size| size.0);
-    let time = |given: Option<Time>, default: Duration| given.map_or(default, |time| time.0);
-    let size_limit = match section.message_bytes_max {
+    let mut settings = EngineOptions::default();
+    section.apply(&mut settings);
+    if section.page_bytes.is_none() {
+        // A smaller window has smaller pages.
+        settings.page_bytes = settings.page_bytes.min(settings.window_bytes);
+    }
+    settings.size_limit = match section.message_bytes_max {
         Some(size) => SizeLimit { destination: OWN_LIMIT, message_bytes_max: size.0 },
         None => limit,
     };
-    let backoff = Backoff {
-        first: time(section.retry_initial, base.retry.backoff.first),
-        max: time(section.retry_max, base.retry.backoff.max),
-    };
-    let attempts_max = section.attempts_max.unwrap_or(base.retry.attempts_max);
-    let settings = EngineOptions::default()
-        .window_bytes(window_bytes)
-        // By default, a smaller window has smaller pages.
-        .page_bytes(section.page.map_or(base.page_bytes.min(window_bytes), |size| size.0))
-        .page_entries(section.page_entries.unwrap_or(base.page_entries))
-        .lease_ttl(time(section.lease_ttl, base.lease_ttl))
-        .poll_min(time(section.poll_min, base.poll_min))
-        .poll_max(time(section.poll_max, base.poll_max))
-        .checkpoint_interval(time(section.checkpoint_interval, base.checkpoint_interval))
-        .shutdown_grace(time(section.shutdown_grace, base.shutdown_grace))
-        .retry(RetryPolicy::default().backoff(backoff).attempts_max(attempts_max))
-        .silent_after(time(section.silent_after, base.silent_after))
-        .on_dead(section.on_dead.unwrap_or(base.on_dead))
-        .size_limit(size_limit)
-        .chunking(chunking(section, size_limit, encoding));
+    settings.chunking = chunking(section, settings.size_limit, encoding);
     let mut refusals = refusals(&settings, limit);
     refusals.extend(chunking_refusals(section, &settings));
     (settings, refusals)
@@ -91,20 +118,8 @@ fn chunking_refusals(section: &EngineSection, settings: &EngineOptions) -> Vec<R
     refusals
 }
 
-/// Returns the name of a field of the engine's options in the configuration.
-fn key(field: &'static str) -> &'static str {
-    match field {
-        "window_bytes" => "window",
-        "page_bytes" => "page",
-        "retry.backoff.first" => "retry_initial",
-        "retry.backoff.max" => "retry_max",
-        "retry.attempts_max" => "attempts_max",
-        field => field,
-    }
-}
-
 fn refusals(settings: &EngineOptions, limit: SizeLimit) -> Vec<Refusal> {
-    let found = settings.out_of_bounds(key).into_iter();
+    let found = settings.out_of_bounds(EngineOptions::key).into_iter();
     let mut refusals: Vec<Refusal> = found.map(|it| (it.setting, it.problem)).collect();
     let mut refuse = |setting, problem| refusals.push((setting, problem));
     let bytes = settings.size_limit.message_bytes_max;
@@ -173,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_small_window_has_small_pages() {
-        let section = EngineSection { window: size("1MiB"), ..EngineSection::default() };
+        let section = EngineSection { window_bytes: size("1MiB"), ..EngineSection::default() };
         let (settings, refusals) = settings(&section, SizeLimit::SQS, PayloadEncoding::Base64);
         assert_eq!((refusals, settings.page_bytes), (vec![], 1 << 20));
     }
@@ -219,9 +234,9 @@ mod tests {
             (EngineSection { retry_initial: time("0s"), ..base() }, "retry_initial", "0s is outside 1ms"),
             (EngineSection { retry_max: time("500ms"), ..base() }, "retry_initial", "longer than retry_max"),
             (EngineSection { attempts_max: Some(0), ..base() }, "attempts_max", "at least 1"),
-            (EngineSection { window: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
-            (EngineSection { page: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
-            (EngineSection { page: size("13MiB"), ..base() }, "window", "12MiB is smaller than page"),
+            (EngineSection { window_bytes: size("1KiB"), ..base() }, "window", "1KiB is less than 64KiB"),
+            (EngineSection { page_bytes: size("1KiB"), ..base() }, "page", "1KiB is less than 64KiB"),
+            (EngineSection { page_bytes: size("13MiB"), ..base() }, "window", "12MiB is smaller than page"),
             (EngineSection { page_entries: Some(0), ..base() }, "page_entries", "0 is outside 1 to 65536"),
             (
                 EngineSection { message_bytes_max: size("2MiB"), ..base() },

@@ -8,12 +8,12 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::adopt::AdoptSection;
+use super::engine_section::EngineSection;
 use super::http::HttpSection;
 use super::otlp::OtlpSection;
 use super::page::PageSection;
-use engine::{DeadPolicy, Rule};
+use engine::Rule;
 use operate::Retention;
-use operate::units::{Size, Time};
 
 /// The whole file.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -114,55 +114,6 @@ pub(crate) struct DatabaseSection {
     pub(crate) allow_plaintext: bool,
     pub(crate) retention: Option<Retention>,
     pub(crate) audit_retention: Option<Retention>,
-}
-
-/// The behaviour of a pipeline. Missing settings have the engine's defaults.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct EngineSection {
-    /// Maximum bytes of messages in memory that are read but not confirmed.
-    pub(crate) window: Option<Size>,
-    /// Maximum bytes per read.
-    pub(crate) page: Option<Size>,
-    /// Maximum entries per read.
-    pub(crate) page_entries: Option<usize>,
-    /// Maximum size of a message. A larger one is parked as dead, or split.
-    pub(crate) message_bytes_max: Option<Size>,
-    /// How long a lease lasts without renewal.
-    pub(crate) lease_ttl: Option<Time>,
-    /// The pause after an empty poll while messages arrive.
-    pub(crate) poll_min: Option<Time>,
-    /// The longest pause between polls of an idle relay.
-    pub(crate) poll_max: Option<Time>,
-    /// The shortest time between two checkpoints of the cursor.
-    pub(crate) checkpoint_interval: Option<Time>,
-    /// How long a shutdown waits for confirmations.
-    pub(crate) shutdown_grace: Option<Time>,
-    /// The number of failed attempts after which a message is dead.
-    pub(crate) attempts_max: Option<u32>,
-    /// How long a message may be unanswered while others are answered.
-    pub(crate) silent_after: Option<Time>,
-    /// The upper bound of the first delay of a retry; it doubles.
-    pub(crate) retry_initial: Option<Time>,
-    /// The upper bound of every delay of a retry.
-    pub(crate) retry_max: Option<Time>,
-    /// Whether later messages with the key of a dead one wait.
-    pub(crate) on_dead: Option<DeadPolicy>,
-    /// The treatment of a message above `message_bytes_max`.
-    pub(crate) oversize: Option<Oversize>,
-    /// Maximum size of a message that is published in chunks.
-    pub(crate) chunked_bytes_max: Option<Size>,
-}
-
-/// The treatment of a message that exceeds the destination's limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Oversize {
-    /// Park it as dead.
-    #[default]
-    Refuse,
-    /// Publish it in chunks.
-    Chunk,
 }
 
 /// The log of the relay.

@@ -7,7 +7,7 @@
 //! | `env` | environment variables laid over the tree |
 //! | `decode` | turns the tree into typed sections; errors have path and place |
 //! | `file` | the sections as written in the file |
-//! | `engine_section` | the section of the engine made into its settings |
+//! | `engine_section` | the section of the engine, and how it becomes its settings |
 //! | `check` | checks across sections |
 //! | `problems` | the problems that the checks find, each with its path |
 //! | `broker` | checks of the broker to which messages go |
@@ -63,7 +63,7 @@ pub(crate) use otlp::Otlp;
 #[cfg(feature = "otlp")]
 pub(crate) use otlp::OtlpHeaders;
 pub(crate) use schema::schema;
-pub(crate) use starter::{Starter, StarterBroker};
+pub(crate) use starter::{Starter, StarterBroker, StarterDatabase};
 
 use check::Files;
 use tree::{Node, Origin};

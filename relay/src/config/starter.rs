@@ -7,12 +7,21 @@ use std::fmt::Write as _;
 pub(crate) struct Starter {
     /// The pipeline's name.
     pub(crate) name: String,
-    /// The database's URL.
-    pub(crate) url: String,
+    /// The database.
+    pub(crate) database: StarterDatabase,
     /// The PostgreSQL schema of the tables.
     pub(crate) schema: Option<String>,
     /// The broker of its messages.
     pub(crate) broker: StarterBroker,
+}
+
+/// Where the file says the URL of the database is.
+#[derive(Debug, Clone)]
+pub(crate) enum StarterDatabase {
+    /// In the file itself.
+    Url(String),
+    /// In another file, at this path. A password in it is not copied.
+    File(String),
 }
 
 /// The broker of a pipeline.
@@ -129,7 +138,10 @@ impl Starter {
         };
         let value = |text: &str| toml::Value::from(text);
         set("", &[("name", value(&self.name))], "");
-        let mut database = vec![("url", value(&self.url))];
+        let mut database = vec![match &self.database {
+            StarterDatabase::Url(url) => ("url", value(url)),
+            StarterDatabase::File(path) => ("url_file", value(path)),
+        }];
         database.extend(self.schema.as_deref().map(|schema| ("schema", value(schema))));
         set(DATABASE, &database, RETENTION);
         match &self.broker {
@@ -161,7 +173,7 @@ mod tests {
     fn starters() -> Vec<Starter> {
         let starter = |broker| Starter {
             name: String::from("orders"),
-            url: String::from("postgres://relay:s3c\"ret@127.0.0.1/orders"),
+            database: StarterDatabase::Url(String::from("postgres://relay:s3c\"ret@127.0.0.1/orders")),
             schema: Some(String::from("shop")),
             broker,
         };

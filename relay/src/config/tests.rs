@@ -1,5 +1,6 @@
 //! Whole configurations: what is read, what is refused, and how errors look.
 
+use engine::EngineOptions;
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme};
 use operate::Broker;
 
@@ -164,6 +165,11 @@ fn what_is_wrong_is_shown_with_its_place() {
             "k1",
             "relay.toml:8:21: pipeline[0].kafka.bootstrap_servers: \"k1\" is not of the form",
         ),
+        (
+            "8MiB",
+            "129MiB",
+            "pipeline[0].kafka.queue_bytes_max: 268435456 is less than 270532608, twice the window of 129MiB;",
+        ),
         ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
         (
@@ -260,6 +266,10 @@ fn every_setting_of_the_engine_is_explained_shown_and_documented() {
         assert!(setting.get("description").is_some(), "{name} has no comment in `EngineSection`");
         assert!(shown.get(name).is_some(), "`relay config show` leaves {name} out");
         assert!(page.contains(&format!("\n| `{name}` | ")), "docs/configuration.md leaves {name} out");
+    }
+    for (name, value) in EngineOptions::default().values() {
+        let rows = [format!("\n| `{name}` | `{value}`"), format!("\n| `{name}` | {value} ")];
+        assert!(rows.iter().any(|row| page.contains(row)), "docs/configuration.md: {name} is {value}");
     }
 }
 

@@ -11,6 +11,8 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message as _;
 use secrecy::ExposeSecret;
 
 use crate::config::otel_env::parse_pairs;
@@ -19,7 +21,7 @@ use crate::config::{Otlp, OtlpHeaders};
 
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("outbox-relay/", env!("CARGO_PKG_VERSION")));
-/// Maximum size of a response, whose content is not used.
+/// Maximum size of a response: one that is longer counts as empty.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of attempts for one request; then its data is dropped.
 const TRIES: u32 = 3;
@@ -54,18 +56,19 @@ impl Client {
         Ok(Self { http, headers: config.headers.clone(), timeout: config.timeout })
     }
 
-    /// Sends a message to a URL, and repeats it while the collector is busy.
+    /// Sends a message to a URL, and repeats it while the collector is busy. Returns how many of
+    /// its spans or data points the collector has rejected.
     ///
     /// # Errors
     /// The collector did not accept it; the text has the reason and no secret.
-    pub(super) async fn send(&self, url: &str, message: Vec<u8>) -> Result<(), String> {
+    pub(super) async fn send(&self, url: &str, message: Vec<u8>) -> Result<u64, String> {
         let body = Bytes::from(message);
         let mut tries = 0;
         loop {
             tries += 1;
             let sent = tokio::time::timeout(self.timeout, self.send_once(url, body.clone())).await;
             match sent.unwrap_or_else(|_| Err(Refused::ForNow(String::from("no answer in time"), None))) {
-                Ok(()) => return Ok(()),
+                Ok(rejected) => return Ok(rejected),
                 Err(Refused::ForGood(reason)) => return Err(reason),
                 Err(Refused::ForNow(reason, _)) if tries >= TRIES => return Err(reason),
                 Err(Refused::ForNow(_, pause)) => {
@@ -75,17 +78,18 @@ impl Client {
         }
     }
 
-    async fn send_once(&self, url: &str, body: Bytes) -> Result<(), Refused> {
+    async fn send_once(&self, url: &str, body: Bytes) -> Result<u64, Refused> {
         let mut request = Request::builder().method(Method::POST).uri(url).body(Full::new(body));
         let request = request.as_mut().map_err(|error| Refused::ForGood(error.to_string()))?;
         *request.headers_mut() = self.headers().await.map_err(Refused::ForGood)?;
         let answer = self.http.request(std::mem::take(request)).await;
         let answer = answer.map_err(|error| Refused::ForNow(with_causes(&error), None))?;
         let (status, pause) = (answer.status(), retry_after(answer.headers()));
-        // Read so that the connection can be reused. The text is ignored: it may repeat a secret.
-        let _ = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        // Also read so that the connection can be reused. Its text is ignored: it may repeat a
+        // secret.
+        let content = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
         match status {
-            status if status.is_success() => Ok(()),
+            status if status.is_success() => Ok(content.map_or(0, |content| rejected(&content.to_bytes()))),
             // The statuses for which the protocol permits a repetition.
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
@@ -127,6 +131,13 @@ impl Client {
     }
 }
 
+/// Returns how many items of a request the collector has rejected. The response about metrics has
+/// the same fields as that about traces.
+fn rejected(content: &[u8]) -> u64 {
+    let response = ExportTraceServiceResponse::decode(content).unwrap_or_default();
+    response.partial_success.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0))
+}
+
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
@@ -140,4 +151,28 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::collector::metrics::v1::{
+        ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
+    };
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
+
+    use super::*;
+
+    #[test]
+    fn rejected_spans_and_data_points_are_counted() {
+        let error_message = String::from("too old");
+        let traces = ExportTracePartialSuccess { rejected_spans: 3, error_message: error_message.clone() };
+        let traces = ExportTraceServiceResponse { partial_success: Some(traces) };
+        assert_eq!(rejected(&traces.encode_to_vec()), 3);
+        let metrics = ExportMetricsPartialSuccess { rejected_data_points: 4, error_message };
+        let metrics = ExportMetricsServiceResponse { partial_success: Some(metrics) };
+        assert_eq!(rejected(&metrics.encode_to_vec()), 4);
+        for nothing in [&b""[..], &b"{\"partialSuccess\":{}}"[..]] {
+            assert_eq!(rejected(nothing), 0);
+        }
+    }
 }

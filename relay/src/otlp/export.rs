@@ -46,21 +46,25 @@ struct Health {
 }
 
 impl Health {
-    fn record(&mut self, signal: &'static str, items: u64, sent: Result<(), String>) {
-        match sent {
-            Ok(()) if std::mem::take(&mut self.is_failing) => {
-                let lost = std::mem::take(&mut self.lost);
-                info!(signal, lost, "the collector accepts data again");
-            }
-            Ok(()) => {}
-            Err(reason) => {
-                self.lost += items;
-                if std::mem::replace(&mut self.is_failing, true) {
-                    debug!(signal, "the collector does not accept data: {reason}");
-                } else {
-                    warn!(signal, "the collector does not accept data, so it is dropped: {reason}");
+    /// Records the outcome of a request with this many items: the number that the collector has
+    /// rejected, or the reason why it took none.
+    fn record(&mut self, signal: &'static str, items: u64, sent: Result<u64, String>) {
+        let (lost, reason) = match sent {
+            Ok(0) => {
+                if std::mem::take(&mut self.is_failing) {
+                    let lost = std::mem::take(&mut self.lost);
+                    info!(signal, lost, "the collector accepts data again");
                 }
+                return;
             }
+            Ok(rejected) => (rejected, format!("it rejected {rejected} of a request")),
+            Err(reason) => (items, reason),
+        };
+        self.lost += lost;
+        if std::mem::replace(&mut self.is_failing, true) {
+            debug!(signal, "the collector does not accept data: {reason}");
+        } else {
+            warn!(signal, "the collector does not accept data, so it is dropped: {reason}");
         }
     }
 }
@@ -192,5 +196,24 @@ async fn send_metrics(
         if stop.is_cancelled() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what a collector rejects counts as lost, although it accepted the request. Oracle: the
+    /// count of lost items, and that the collector counts as failing until it takes everything.
+    #[test]
+    fn what_the_collector_rejects_is_lost() {
+        let mut health = Health::default();
+        health.record("traces", 512, Ok(3));
+        health.record("traces", 512, Err(String::from("no answer in time")));
+        assert!(health.is_failing);
+        assert_eq!(health.lost, 515);
+        health.record("traces", 512, Ok(0));
+        assert!(!health.is_failing);
+        assert_eq!(health.lost, 0);
     }
 }

@@ -36,8 +36,8 @@ use client::Client;
 use export::Export;
 use spans::Spans;
 
-/// Maximum number of spans that wait to be sent, some 700 bytes each. Further ones are dropped and
-/// counted.
+/// Maximum number of spans that wait to be sent, some 700 bytes each and up to 8 KiB of trace
+/// state. Further ones are dropped and counted.
 const QUEUE_LEN: usize = 4_096;
 /// Timeout of the last requests when the process stops.
 const FLUSH_MAX: Duration = Duration::from_secs(3);

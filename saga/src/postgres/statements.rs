@@ -213,8 +213,7 @@ migrations::statements! {
         INSERT INTO {schema}saga_step (type, id, name, position, kind, state, undo, result, error, ended_at)
         SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, clock_timestamp()
         FROM {schema}saga_step WHERE type = $1 AND id = $2 ON CONFLICT DO NOTHING";
-    note_decision = "INSERT INTO {schema}saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
-    decisions = "SELECT at, actor, note, action, type, id, step FROM {schema}saga_audit ORDER BY seq DESC LIMIT $1";
+    note_decision = "INSERT INTO {schema}saga_audit (actor, note, selection, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6, $7)";
     /// Jumps from one type and version to the next in the index of due sagas, and reads only the
     /// overdue ones of each, up to `OVERDUE_COUNTED_MAX`.
     overdue = "WITH RECURSIVE kind AS ( \
@@ -230,8 +229,6 @@ migrations::statements! {
             AND s.wake_at <= statement_timestamp() - $1 * interval '1 microsecond' \
             ORDER BY s.type, s.version, s.wake_at LIMIT 100000) AS due) AS late \
         WHERE late.sagas > 0";
-    /// Calls a function of the database that runs with the owner's rights.
-    forget_decisions = "SELECT {schema}saga_purge_audit($1, $2::integer) AS gone";
     /// Skips a saga that another transaction has locked until the next time. Finds rows by position
     /// (`ctid`): a generic plan expects a join to return a tenth of the table, and reads all of it.
     forget = "WITH gone AS (DELETE FROM {schema}saga WHERE ctid = ANY (ARRAY(SELECT ctid FROM {schema}saga \

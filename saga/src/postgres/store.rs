@@ -122,13 +122,4 @@ impl Store for Postgres {
         let query = Query::<Self>::new(&statements.forget).bind(retention).bind(until).bind(BATCH);
         query.first(connection).await?.map_or(Ok(0), |row| row.get("gone"))
     }
-
-    async fn forget_decisions(
-        connection: &mut PgConnection,
-        statements: &Statements,
-        before: OffsetDateTime,
-    ) -> Result<u64> {
-        let query = Query::<Self>::new(&statements.forget_decisions).bind(before).bind(BATCH);
-        query.first(connection).await?.map_or(Ok(0), |row| row.get("gone"))
-    }
 }

@@ -146,8 +146,7 @@ migrations::statements! {
         SELECT $1, $2, $3, coalesce(max(position) + 1, 0), 'step', 'done', 'none', $4, $5, {now}
         FROM saga_step WHERE type = $1 AND id = $2 ON CONFLICT DO NOTHING";
     note_decision = "
-        INSERT INTO saga_audit (actor, note, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6)";
-    decisions = "SELECT at, actor, note, action, type, id, step FROM saga_audit ORDER BY seq DESC LIMIT $1";
+        INSERT INTO saga_audit (actor, note, selection, action, type, id, step) VALUES ($1, $2, $3, $4, $5, $6, $7)";
     overdue = "
         WITH RECURSIVE kind (type, version) AS (
             SELECT * FROM (SELECT type, version FROM saga WHERE wake_at IS NOT NULL ORDER BY type, version LIMIT 1)
@@ -164,8 +163,6 @@ migrations::statements! {
                 (SELECT min(wake_at) FROM saga AS s WHERE s.type = kind.type AND s.version = kind.version
                     AND s.wake_at <= {now} - $1) AS first
             FROM kind) WHERE sagas > 0";
-    forget_decisions = "DELETE FROM saga_audit WHERE seq IN (
-        SELECT seq FROM saga_audit WHERE at < $1 ORDER BY seq LIMIT $2)";
     find_due = "SELECT 1 FROM saga WHERE type = $1 AND version = $2 AND wake_at <= {now} LIMIT 1";
     old = "SELECT type, id FROM saga WHERE ended_at <= min({now}, $3) - $1 ORDER BY ended_at LIMIT $2";
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";

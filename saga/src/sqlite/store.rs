@@ -105,12 +105,4 @@ impl Store for Sqlite {
         tx.commit().await?;
         Ok(old.len() as u64)
     }
-
-    async fn forget_decisions(
-        connection: &mut SqliteConnection,
-        statements: &Statements,
-        before: OffsetDateTime,
-    ) -> Result<u64> {
-        Query::<Self>::new(&statements.forget_decisions).bind(before).bind(BATCH).run(connection).await
-    }
 }

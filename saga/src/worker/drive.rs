@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use inbox::Backoff;
+use message::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use super::finishing;

@@ -12,6 +12,7 @@
 //! | [`stores`] | databases, read with plain SQL |
 //! | [`plain`] | plain clients of the brokers, without the toolkit's adapters |
 //! | [`topic_reader`] | the broker's content as the checker compares it, read with plain clients |
+//! | [`watched`] | a connector that shows each message and each answer, for tests and benchmarks |
 //! | [`connect`] | Debezium, in Kafka Connect |
 //! | [`content`], [`clock`] | shared by all of them |
 
@@ -25,6 +26,7 @@ pub mod plain;
 pub mod processes;
 pub mod stores;
 pub mod topic_reader;
+pub mod watched;
 pub mod workload;
 
 /// The error of anything that fails.

@@ -8,8 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use idempotency::http::wire::{
     IDEMPOTENCY_KEY, InvalidKey, KEY_BYTES_MAX, StoredResponse, fingerprint, parse, read,
 };
-use inbox::shared::DEPTH_MAX;
 use message::Fingerprint;
+use message::canonical_json::DEPTH_MAX;
 use serde_json::value::RawValue;
 
 use crate::bounded;

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engine::{EngineOptions, Pipeline, RetryPolicy};
+use engine::{EngineOptions, Pipeline};
 use inbox::simulation::{Parts, Runner, RunnerOptions};
 use inbox::{Backoff, ConsumerName, Shutdown, SubscriptionFactory};
 use message::{Runtime, SizeLimit};
@@ -159,7 +159,6 @@ async fn relay(id: ProcessId, world: Arc<World>, host: Runtime, schedule: Schedu
 }
 
 fn settings(schedule: &Schedule) -> EngineOptions {
-    let backoff = Backoff { first: Duration::from_millis(40), max: Duration::from_millis(800) };
     EngineOptions::default()
         .window_entries(schedule.window_entries.into())
         .page_entries(schedule.page_entries.into())
@@ -173,7 +172,9 @@ fn settings(schedule: &Schedule) -> EngineOptions {
         .poll_max(Duration::from_millis(100))
         .checkpoint_interval(Duration::from_millis(80))
         .shutdown_grace(Duration::from_millis(800))
-        .retry(RetryPolicy::default().backoff(backoff).attempts_max(3))
+        .retry_initial(Duration::from_millis(40))
+        .retry_max(Duration::from_millis(800))
+        .attempts_max(3)
         .outage_delay_max(Duration::from_millis(400))
         .silent_after(Duration::from_millis(300))
         .size_limit(SizeLimit { destination: "the simulation", message_bytes_max: OVERSIZE })

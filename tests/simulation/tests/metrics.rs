@@ -13,8 +13,8 @@ use engine::monitor::Monitor;
 use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
 use outbox_log::admin::{
-    AuditRecord, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk, EditRecord, ListedEntry,
-    LogAdmin, Operation, OperatorDecision, ParkedContent, Picture, RelayStatus,
+    AuditQuery, AuditRecord, AuditSlice, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk,
+    EditRecord, ListedEntry, LogAdmin, Operation, OperatorDecision, ParkedContent, Picture, RelayStatus,
 };
 use outbox_log::retention::{Expired, ForgetError, LogRetention, Segment};
 use outbox_log::{Cursor, EntryId, ExceptionState, LogError, Mark, Pause, PauseScope, RelayName};
@@ -151,6 +151,10 @@ impl LogAdmin for OneRelay {
     }
 
     async fn audit_before(&self, _: &RelayName, _: i64, _: u32) -> Result<Vec<AuditRecord>, LogError> {
+        unreachable!("the monitor asks for no decisions")
+    }
+
+    async fn audited(&self, _: &RelayName, _: &AuditQuery) -> Result<AuditSlice, LogError> {
         unreachable!("the monitor asks for no decisions")
     }
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use brokers::{kafka, rabbitmq, sqs};
 use conformance::publisher::refusal;
-use libtest_mimic::Trial;
 use message::{Connector, Fault, FaultScope};
-use tests::{Backend, Failure, Outcome, trial};
+use tests::{Backend, Failure, Outcome};
 use tokio::net::TcpListener;
 
 /// Connect timeout against a server that says nothing.
@@ -17,23 +16,18 @@ const TIMEOUT: Duration = Duration::from_millis(1_000);
 const PATIENCE: Duration = Duration::from_secs(120);
 const PASSWORD: &str = "wr0ng-s3cret";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for (backend, connector) in [
-        (Backend::Kafka, silent_kafka as fn(u16) -> Made),
-        (Backend::Rabbitmq, silent_rabbitmq),
-        (Backend::Sqs, silent_sqs),
-    ] {
-        let name = format!("publisher/{backend}/a_silent_server_is_the_brokers_fault");
-        trials.push(trial(name, &[], move |_| silent(connector)));
+tests::cases! { "publisher/{case}":
+    anywhere {
+        "kafka/a_silent_server_is_the_brokers_fault" = || silent(silent_kafka),
+        "rabbitmq/a_silent_server_is_the_brokers_fault" = || silent(silent_rabbitmq),
+        "sqs/a_silent_server_is_the_brokers_fault" = || silent(silent_sqs),
     }
-    for (backend, connector) in
-        [(Backend::Kafka, sasl_kafka as fn() -> Made), (Backend::Rabbitmq, wrong_rabbitmq)]
-    {
-        let name = format!("publisher/{backend}/wrong_credentials_are_the_operators_fault");
-        trials.push(trial(name, &[backend], move |_| async move { wrong_credentials(connector()?).await }));
+    anywhere + kafka {
+        "kafka/wrong_credentials_are_the_operators_fault" = || wrong_credentials(sasl_kafka),
     }
-    trials
+    anywhere + rabbitmq {
+        "rabbitmq/wrong_credentials_are_the_operators_fault" = || wrong_credentials(wrong_rabbitmq),
+    }
 }
 
 type Made = Result<Arc<dyn Connector>, Failure>;
@@ -58,7 +52,8 @@ async fn silent(connector: fn(u16) -> Made) -> Outcome {
 }
 
 /// Goal: rejected credentials are distinguished from an outage, and never shown. Oracle: the error.
-async fn wrong_credentials(connector: Arc<dyn Connector>) -> Outcome {
+async fn wrong_credentials(connector: fn() -> Made) -> Outcome {
+    let connector = connector()?;
     let error = refusal(connector.as_ref()).await?;
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
     let shown = format!("{error} {error:?} {}", connector.destination());

@@ -17,14 +17,13 @@ use harness::plain::sqs::{Outgoing, Sqs};
 use inbox::{Cause, ConsumerName, DeadLetter, DeadLetterQuery, Inbox, InboxOptions, Reason, Tenant};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use message::{Delivery, Subscription};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use sqlx::Sqlite;
 use tests::brokers::{create_kafka_topic, create_rabbitmq_queue, create_sqs_queue};
-use tests::{Backend, Database, Failure, Outcome, Stage, trial};
+use tests::{Backend, Database, Failure, Outcome, Stage};
 
 use crate::sqs;
 
@@ -36,21 +35,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AT_MS: i64 = 1_700_000_000_123;
 const AT: &str = "2023-11-14T22:13:20.123Z";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |backend: Backend, name: &str| format!("foreign/{backend}/{name}");
-    let apart = "deliveries_of_one_body_are_dead_letters_of_their_own";
-    let equal = "equal_deliveries_are_dead_letters_of_their_own";
-    let quorum = "equal_deliveries_of_a_quorum_queue_are_dead_letters_of_their_own";
-    let apart_or_equal = vec![
-        trial(on(Backend::Rabbitmq, apart), &[Backend::Rabbitmq], rabbitmq_apart),
-        trial(on(Backend::Rabbitmq, equal), &[Backend::Rabbitmq], |stage| rabbitmq_equal(stage, false)),
-        trial(on(Backend::Rabbitmq, quorum), &[Backend::Rabbitmq], |stage| rabbitmq_equal(stage, true)),
-        trial(on(Backend::Sqs, apart), &[Backend::Sqs], sqs_apart),
-        trial(on(Backend::Sqs, equal), &[Backend::Sqs], sqs_equal),
-        trial(on(Backend::Kafka, apart), &[Backend::Kafka], kafka_apart),
-        trial(on(Backend::Kafka, equal), &[Backend::Kafka], kafka_equal),
-    ];
-    [apart_or_equal, corpus::trials()].into_iter().flatten().collect()
+tests::cases! { "foreign/{on}/{case}":
+    rabbitmq {
+        deliveries_of_one_body_are_dead_letters_of_their_own = rabbitmq_apart,
+        equal_deliveries_are_dead_letters_of_their_own = |stage: Stage| rabbitmq_equal(stage, false),
+        equal_deliveries_of_a_quorum_queue_are_dead_letters_of_their_own = |stage: Stage| rabbitmq_equal(stage, true),
+    }
+    sqs {
+        deliveries_of_one_body_are_dead_letters_of_their_own = sqs_apart,
+        equal_deliveries_are_dead_letters_of_their_own = sqs_equal,
+    }
+    kafka {
+        deliveries_of_one_body_are_dead_letters_of_their_own = kafka_apart,
+        equal_deliveries_are_dead_letters_of_their_own = kafka_equal,
+    }
+    modules { corpus }
 }
 
 /// Receives this many deliveries and dead-letters them without acknowledging any. A second session

@@ -18,6 +18,8 @@
 //! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
 //! | [`sqs`] | the settings of SQS's adapter, for cases that need more than the shared brokers offer |
 
+#![deny(dead_code, reason = "a case that no list names would never run")]
+
 mod connecting;
 mod exactly_once;
 mod foreign;
@@ -32,27 +34,19 @@ mod target;
 mod transactions;
 mod wire;
 
+tests::cases! {
+    modules {
+        connecting, foreign, kafka_group, queues, quorum, rabbitmq, record_time, standby, target, wire,
+    }
+    // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
+    // broker transactions time out on a busy machine.
+    night modules { exactly_once, transactions }
+}
+
 fn main() -> std::process::ExitCode {
     if let Some(ended) = exactly_once::relay() {
         return ended;
     }
     tests::log::keep("off,brokers=error");
-    // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
-    // broker transactions time out on a busy machine.
-    let at_night = [exactly_once::trials(), transactions::trials()].into_iter().flatten();
-    let at_night = tests::trial::at_night(at_night.collect());
-    let trials = [
-        target::trials(),
-        connecting::trials(),
-        wire::trials(),
-        foreign::trials(),
-        record_time::trials(),
-        queues::trials(),
-        quorum::trials(),
-        rabbitmq::trials(),
-        standby::trials(),
-        kafka_group::trials(),
-        at_night,
-    ];
-    tests::run(trials.into_iter().flatten().collect())
+    tests::run(trials())
 }

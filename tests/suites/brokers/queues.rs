@@ -7,25 +7,20 @@ use ::brokers::sqs::{Connector, Subscriber};
 use conformance::consuming::handle;
 use conformance::{relaying, sample};
 use harness::plain::sqs::Sqs;
-use libtest_mimic::Trial;
 use message::{Message, Topic};
-use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
+use tests::{Backend, Broker, Failure, Outcome, Stage};
 
 use crate::sqs;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let named = |backend: Backend| {
-        let name = format!("subscription/{backend}/the_topic_of_a_delivery_is_its_queue");
-        trial(name, &[backend], move |stage| queue_of_a_topic(stage, backend))
-    };
-    vec![named(Backend::Sqs), named(Backend::SqsFifo)]
+tests::cases! { "subscription/{on}/{case}":
+    sqs { the_topic_of_a_delivery_is_its_queue }
+    sqs_fifo { the_topic_of_a_delivery_is_its_queue }
 }
 
 /// Goal: a message of a topic that `queues` maps to a queue arrives there, and the delivery's topic
 /// is the queue's name, whether the consumer gives the queue's name or its URL. Oracle: equality of
 /// all other fields.
-async fn queue_of_a_topic(stage: Stage, backend: Backend) -> Outcome {
-    let broker = brokers::open(&stage, backend).await?;
+async fn the_topic_of_a_delivery_is_its_queue(_: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let name = broker.topic_name("orders");
     broker.create_topic(&name).await?;
     let queues = BTreeMap::from([(String::from("order.placed"), name.clone())]);

@@ -10,22 +10,20 @@ use harness::plain::rabbitmq::Rabbitmq;
 use inbox::{Consumer, ConsumerName, Handler, HandlerError, Inbox, InboxOptions, Shutdown, Tx};
 use lapin::options::BasicGetOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use message::{Message, Settlement};
 use sqlx::Sqlite;
 use tests::brokers::create_rabbitmq_queue;
-use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually, trial};
+use tests::{Backend, Broker, Database, Failure, Outcome, Stage, brokers, eventually};
 use tokio::sync::Semaphore;
 
 use conformance::consuming::receive;
 use conformance::{relaying, sample};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("quorum/rabbitmq/{name}");
-    vec![
-        trial(on("a_delivery_is_counted_once_however_it_goes_back"), &[Backend::Rabbitmq], once),
-        trial(on("a_graceful_stop_counts_no_delivery_twice"), &[Backend::Rabbitmq], stopped),
-    ]
+tests::cases! { "quorum/{on}/{case}":
+    rabbitmq {
+        a_delivery_is_counted_once_however_it_goes_back = once,
+        a_graceful_stop_counts_no_delivery_twice = stopped,
+    }
 }
 
 /// A quorum queue for one test, with messages of one key.

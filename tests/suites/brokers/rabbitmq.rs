@@ -14,20 +14,18 @@ use conformance::{relaying, sample};
 use harness::plain::rabbitmq::Rabbitmq;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use message::{Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, Ticket};
-use tests::{Backend, Failure, Outcome, Stage, brokers, trial};
+use tests::{Backend, Failure, Outcome, Stage, brokers};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let (amqp, both) = ([Backend::Rabbitmq], [Backend::Rabbitmq, Backend::RabbitmqManagement]);
-    vec![
-        trial("rabbitmq/several_quorum_queues_are_read_side_by_side", &amqp, several),
-        trial("rabbitmq/a_stream_is_refused_by_name", &amqp, stream),
-        trial("rabbitmq/an_orderly_end_logs_no_error", &amqp, orderly),
-        trial("rabbitmq/a_withdrawn_permission_ends_the_session", &both, withdrawn),
-    ]
+tests::cases! { "{on}/{case}":
+    rabbitmq {
+        several_quorum_queues_are_read_side_by_side = several,
+        a_stream_is_refused_by_name = stream,
+        an_orderly_end_logs_no_error = orderly,
+    }
+    rabbitmq + rabbitmq_management { a_withdrawn_permission_ends_the_session = withdrawn }
 }
 
 const MESSAGES: i64 = 5;

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ::brokers::kafka::{Config, Connector, TopicPlan, TransactionalConnector};
 use conformance::{relaying, sample};
 use harness::plain::kafka::{Kafka, Reading};
-use libtest_mimic::Trial;
 use message::cloudevents::format_time;
 use message::{
     Connector as _, Fault, FaultScope, Message, PayloadEncoding, Receipts, SizeLimit, Splitter, Submission,
@@ -14,7 +13,7 @@ use message::{
 use rdkafka::Timestamp;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use tests::brokers::{create_kafka_topic, remove_kafka_topic};
-use tests::{Backend, Failure, Outcome, Stage, trial};
+use tests::{Backend, Failure, Outcome, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Age of the messages: longer than a topic keeps records by default.
@@ -23,17 +22,12 @@ const WAITED: Duration = Duration::from_secs(30 * 86_400);
 /// deletion on arrival.
 const RETENTION_MS: &str = "3600000";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("record_time/kafka/{name}");
-    vec![
-        trial(on("a_message_that_has_waited_carries_the_time_of_publishing/plain"), &[Backend::Kafka], plain),
-        trial(
-            on("a_message_that_has_waited_carries_the_time_of_publishing/transactions"),
-            &[Backend::Kafka],
-            transactional,
-        ),
-        trial(on("a_topic_that_refuses_the_time_is_the_operators"), &[Backend::Kafka], refused),
-    ]
+tests::cases! { "record_time/{on}/{case}":
+    kafka {
+        "a_message_that_has_waited_carries_the_time_of_publishing/plain" = plain,
+        "a_message_that_has_waited_carries_the_time_of_publishing/transactions" = transactional,
+        a_topic_that_refuses_the_time_is_the_operators = refused,
+    }
 }
 
 async fn topic(stage: &Stage, settings: &[(&str, &str)]) -> Result<(Config, String), Failure> {

@@ -12,21 +12,18 @@ use harness::plain::rabbitmq::Rabbitmq;
 use inbox::{Consumer, ConsumerName, Inbox, InboxOptions, Shutdown};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use message::{MessageId, Subscription};
 use sqlx::Sqlite;
-use tests::{Backend, Database, Failure, Outcome, Stage, brokers, trial};
+use tests::{Backend, Database, Failure, Outcome, Stage, brokers};
 use tokio::sync::Semaphore;
 
 use crate::quorum::Holds;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("standby/rabbitmq/{name}");
-    let amqp = [Backend::Rabbitmq];
-    vec![
-        trial(on("a_graceful_stop_keeps_the_order_of_a_key"), &amqp, stopped),
-        trial(on("a_dropped_session_keeps_the_order_of_a_key"), &amqp, dropped),
-    ]
+tests::cases! { "standby/{on}/{case}":
+    rabbitmq {
+        a_graceful_stop_keeps_the_order_of_a_key = stopped,
+        a_dropped_session_keeps_the_order_of_a_key = dropped,
+    }
 }
 
 const MESSAGES: i64 = 40;

@@ -3,38 +3,30 @@
 use std::time::Duration;
 
 use brokers::kafka::{Admin, Config, TopicPlan, TransactionalConnector};
-use libtest_mimic::Trial;
 use message::{
     Connector as _, EventType, Fault, Message, OrderingKey, PublishError, Publisher, Receipt, Receipts,
     Submission, Ticket, Topic, TransactionMark, TransactionScope, Transactions as _,
 };
 use tests::brokers::{committed, remove_kafka_topic};
-use tests::{Backend, Failure, Outcome, Stage, trial};
+use tests::{Backend, Failure, Outcome, Stage};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        case("readers_see_a_transaction_and_its_mark_only_when_it_is_committed", commit),
-        case("the_next_batch_leaves_before_the_one_before_is_committed", next_batch),
-        case("a_session_that_was_shut_out_commits_nothing/first", |stage| fenced(stage, 0)),
-        case("a_session_that_was_shut_out_commits_nothing/second", |stage| fenced(stage, 1)),
-        case("the_last_mark_is_found_after_many_and_large_ones", many_marks),
-        case("the_last_mark_is_found_after_a_compaction", compacted),
-        case("a_refused_record_takes_its_transaction_with_it", refused),
-        case("a_mark_that_is_refused_takes_its_messages_with_it", refused_mark),
-        case("a_missing_topic_is_named_and_the_rest_is_not_published", missing_topic),
-        case("marks_that_are_missing_or_not_kept_are_the_operators", marks_topic),
-        case("a_commit_behind_the_timeout_of_its_transaction_fails", timed_out),
-    ]
-}
-
-fn case<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    trial(format!("transactions/{name}"), &[Backend::Kafka], body)
+tests::cases! { "transactions/{case}":
+    anywhere + kafka {
+        readers_see_a_transaction_and_its_mark_only_when_it_is_committed = commit,
+        the_next_batch_leaves_before_the_one_before_is_committed = next_batch,
+        "a_session_that_was_shut_out_commits_nothing/first" = |stage: Stage| fenced(stage, 0),
+        "a_session_that_was_shut_out_commits_nothing/second" = |stage: Stage| fenced(stage, 1),
+        the_last_mark_is_found_after_many_and_large_ones = many_marks,
+        the_last_mark_is_found_after_a_compaction = compacted,
+        a_refused_record_takes_its_transaction_with_it = refused,
+        a_mark_that_is_refused_takes_its_messages_with_it = refused_mark,
+        a_missing_topic_is_named_and_the_rest_is_not_published = missing_topic,
+        marks_that_are_missing_or_not_kept_are_the_operators = marks_topic,
+        a_commit_behind_the_timeout_of_its_transaction_fails = timed_out,
+    }
 }
 
 /// A topic, and the scope of a relay's transactions.

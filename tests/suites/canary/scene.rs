@@ -2,6 +2,7 @@
 //! provoked.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +18,7 @@ use tests::brokers::Broker;
 use tests::relay_process::{Config, relay, relay_on};
 use tests::stage::random;
 use tests::workload::Workload;
-use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
+use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, eventually};
 
 use crate::capture::{DIRECTIVES, Told};
 
@@ -41,9 +42,9 @@ impl Canaries {
 /// Goal: nothing that is logged or printed holds a payload, a header's value or a secret. Oracle:
 /// all text of every part, while the message itself arrives with payload and header, over a
 /// connection that needs the password.
-pub(crate) async fn play(stage: Stage, backend: Backend) -> Outcome {
+pub(crate) async fn play(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let (canaries, mut told) = (Canaries::new(), Told::default());
-    let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, backend).await?).await?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let url = login(&stage, &workload, &canaries).await?;
     produce(&workload, &canaries, &mut told).await?;
     publish(&stage, &workload, &url, &canaries, &mut told).await?;

@@ -3,65 +3,40 @@
 
 use std::num::NonZeroU32;
 
-use idempotency::{IdempotencyKeys, KeyId, KeyOptions, KeyStore};
+use idempotency::{IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     Cause, ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, Reason, RedriveOptions,
     Requested, Signature, Tenant,
 };
-use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, NOTE_BYTES_MAX, Source, TEXT_BYTES_MAX, Topic};
 use outbox::Outbox;
 use outbox_log::admin::{self, ChosenEntry, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use outbox_log::{EntryId, LogError, LogOptions, PauseScope, RelayName};
 use saga::{SagaId, Sagas};
 use sqlx::{Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Backend, Database, Dialect, Failure, Outcome, Stage};
 
-/// A time some days ago, in the SQL of each database.
-pub(crate) const POSTGRES: &str = "clock_timestamp() - interval '1 day' * {days}";
-pub(crate) const SQLITE: &str = "(unixepoch() - 86400 * {days}) * 1000000";
+/// Returns the time some days ago, in the SQL of the database.
+pub(crate) fn days_ago<DB: Dialect>(days: i32) -> String {
+    match DB::BACKEND {
+        Backend::Postgres => format!("clock_timestamp() - interval '1 day' * {days}"),
+        _ => format!("(unixepoch() - 86400 * {days}) * 1000000"),
+    }
+}
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |dialect: &str| format!("audit/{dialect}/decisions_outlive_their_retention_by_little");
-    vec![
-        trial(name("postgres"), &[Backend::Postgres], |stage| async move {
-            let db = Database::<Postgres>::migrated(&stage).await?;
-            outlive(&db, POSTGRES).await?;
-            cannot_be_taken_back(&db).await
-        }),
-        trial(name("sqlite"), &[Backend::Sqlite], |stage: Stage| async move {
-            outlive(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await
-        }),
-        trial(
-            "audit/postgres/what_stays_does_not_keep_what_is_behind_it",
-            &[Backend::Postgres],
-            |stage: Stage| async move { behind(&Database::<Postgres>::migrated(&stage).await?, POSTGRES).await },
-        ),
-        trial(
-            "audit/sqlite/what_stays_does_not_keep_what_is_behind_it",
-            &[Backend::Sqlite],
-            |stage: Stage| async move { behind(&Database::<Sqlite>::migrated(&stage).await?, SQLITE).await },
-        ),
-        trial(
-            "audit/postgres/texts_of_any_size_are_kept_or_refused",
-            &[Backend::Postgres],
-            |stage| async move { sizes(&Database::<Postgres>::migrated(&stage).await?).await },
-        ),
-        trial("audit/sqlite/texts_of_any_size_are_kept_or_refused", &[Backend::Sqlite], |stage| async move {
-            sizes(&Database::<Sqlite>::migrated(&stage).await?).await
-        }),
-    ]
+tests::cases! { "audit/{on}/{case}":
+    databases { what_stays_does_not_keep_what_is_behind_it, texts_of_any_size_are_kept_or_refused }
+    postgres { decisions_outlive_their_retention_by_little = outlive_and_are_not_taken_back }
+    sqlite { decisions_outlive_their_retention_by_little = outlive::<Sqlite> }
 }
 
 /// Goal: services remove decisions older than three years as part of their maintenance, with their
 /// normal rights. Younger decisions stay, and so does a redrive that has not been carried out.
 /// Oracle: the rows.
-async fn outlive<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
-{
+async fn outlive<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
     for days in [1_200, 1_000] {
-        let at = ago.replace("{days}", &days.to_string());
+        let at = days_ago::<DB>(days);
         for done in ["'discarded', 1", "NULL, NULL"] {
             let done = done.replace(", 1", &format!(", {at}"));
             let letter = format!("00000000-0000-0000-0000-00000000{days}");
@@ -91,12 +66,10 @@ where
 
 /// Goal: requests that are never carried out, and decisions with a time in the future, do not keep
 /// later decisions forever. Oracle: the rows, with more of both than one statement examines.
-async fn behind<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
-{
+async fn what_stays_does_not_keep_what_is_behind_it<DB: Dialect>(stage: Stage) -> Outcome {
     const STAY: u32 = 1_200;
-    let (old, future) = (ago.replace("{days}", "1200"), ago.replace("{days}", "-1"));
+    let db = Database::<DB>::migrated(&stage).await?;
+    let (old, future) = (days_ago::<DB>(1_200), days_ago::<DB>(-1));
     let insert = async |table: &str, columns: &str, values: &str, count: u32| {
         db.execute(&format!(
             "INSERT INTO {table} (actor, note, {columns}) \
@@ -129,8 +102,11 @@ where
     Ok(())
 }
 
-/// Goal: no service can remove a recent decision. Oracle: the database refuses both ways.
-async fn cannot_be_taken_back(db: &Database<Postgres>) -> Outcome {
+/// Goal: as above; and no service can remove a recent decision. Oracle: the database refuses both
+/// ways.
+async fn outlive_and_are_not_taken_back(stage: Stage) -> Outcome {
+    outlive::<Postgres>(stage.clone()).await?;
+    let db = Database::<Postgres>::migrated(&stage).await?;
     for (pool, line) in [(&db.consumer, "inbox"), (&db.service, "idempotency"), (&db.service, "saga")] {
         for (sql, code) in [
             (format!("SELECT {line}_purge_audit(now() - interval '29 days', 10)"), "22023"),
@@ -166,10 +142,8 @@ fn signatures() -> Vec<(Signature, Option<String>)> {
 /// Goal: every call of the libraries that records a decision keeps actor and note whole, or refuses
 /// them with length and limit before it changes anything. The error of a failure is kept up to its
 /// limit. Oracle: the errors of each call; the stored values.
-async fn sizes<DB>(db: &Database<DB>) -> Outcome
-where
-    DB: Dialect + inbox::Dialect + KeyStore + saga::Dialect,
-{
+async fn texts_of_any_size_are_kept_or_refused<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await?;
     let keys = IdempotencyKeys::open(db.admin.clone(), KeyOptions::default()).await?;
     let sagas = Sagas::builder(db.admin.clone(), Outbox::new()).open().await?;
@@ -180,9 +154,7 @@ where
         let Signature { actor, note, .. } = &signature;
         let decree = OperatorDecision {
             decision: Decision::Requeue,
-            actor: actor.clone(),
-            note: note.clone(),
-            selection: None,
+            signature: Signature::new(actor.clone(), note.clone()),
         };
         let letter = dead_letter(&inbox, "no").await?;
         let scope = PauseScope::Topic(String::from("orders"));
@@ -227,12 +199,8 @@ where
 
     let entry = |id| ChosenEntry { id: EntryId(id), message_id: String::from("none") };
     for count in [0, 1, DECIDED_MAX, DECIDED_MAX + 1, 100 * DECIDED_MAX] {
-        let decree = OperatorDecision {
-            decision: Decision::Discard,
-            actor: String::from("ann"),
-            note: String::from("a test"),
-            selection: None,
-        };
+        let decree =
+            OperatorDecision { decision: Decision::Discard, signature: Signature::new("ann", "a test") };
         let entries: Vec<_> = (1_i64..).map(entry).take(count).collect();
         match outbox.decide(&relay, &entries, decree).await {
             Ok(verdicts) => {

@@ -5,56 +5,42 @@ use std::num::NonZeroU32;
 
 use brokers::Secret;
 use inbox::{ConsumerName, Inbox, InboxOptions, Signature};
-use libtest_mimic::Trial;
 use operate::audit::{AuditFilter, AuditLine, AuditQuery, AuditSource, Audited, read};
 use operate::dead::{Filter, States};
 use operate::export::{AuditExport, DeadExport, ExportFormat};
 use operate::{InboxConfig, NamedTables, Operator, Places, Role, named_tables};
 use outbox_log::RelayName;
 use serde_json::Value;
-use tests::{Backend, Database, Dialect, Failure, Outcome, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 use time::{Duration, OffsetDateTime};
 
-use crate::audit::{POSTGRES, SQLITE, dead_letter};
+use crate::audit::{days_ago, dead_letter};
 use crate::outbox::support::pipeline;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |dialect: &str, case: &str| format!("audits/{dialect}/{case}");
-    let filters = "filters_find_decisions_however_many_follow";
-    let whole = "an_export_is_whole_and_says_what_is_missing";
-    vec![
-        trial(name("postgres", filters), &[Backend::Postgres], |stage| async move {
-            found(&Database::<sqlx::Postgres>::migrated(&stage).await?, POSTGRES).await
-        }),
-        trial(name("sqlite", filters), &[Backend::Sqlite], |stage| async move {
-            found(&Database::<sqlx::Sqlite>::migrated(&stage).await?, SQLITE).await
-        }),
-        trial(name("postgres", whole), &[Backend::Postgres], |stage| async move {
-            exported(&Database::<sqlx::Postgres>::migrated(&stage).await?, POSTGRES).await
-        }),
-        trial(name("sqlite", whole), &[Backend::Sqlite], |stage| async move {
-            exported(&Database::<sqlx::Sqlite>::migrated(&stage).await?, SQLITE).await
-        }),
-    ]
+tests::cases! { "audits/{on}/{case}":
+    databases {
+        filters_find_decisions_however_many_follow,
+        a_large_decision_hides_no_earlier_one,
+        an_export_is_whole_and_says_what_is_missing,
+    }
 }
 
 /// Rows that follow the decisions that the cases search: more than one read returns.
 const FOLLOWING: usize = 1_200;
+/// Decisions about keys: more than a list of decisions reads.
+const KEYS: usize = 10_000;
 
 /// Stores the decisions of several operators about messages of two topics, two days ago: three of
 /// one decision by ann about the topic `orders`, which no spreadsheet may run; two by bob, one for
 /// each message; two pauses by ann; a discarded dead letter of `orders` by eve, of today; a key by
 /// dan. Then many edits by cy, of today.
-async fn store<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect,
-{
+async fn store<DB: Dialect>(db: &Database<DB>) -> Outcome {
     for (topic, count) in [("orders", 3), ("bills", 1)] {
         for number in 0..count {
             db.append(topic, &format!("key-{number}"), "{}").await?;
         }
     }
-    let before = ago.replace("{days}", "2");
+    let before = days_ago::<DB>(2);
     let columns = "outbox_audit (actor, relay, id, message_id, action, note, selection, at)";
     let of_message = "FROM outbox_message AS m WHERE";
     db.execute(&format!(
@@ -148,12 +134,10 @@ fn some(text: &str) -> Option<String> {
 /// Goal: an operator finds a decision by its author, its action, its topic and its time, however
 /// many were taken since, as one line with its count; and learns which database did not answer.
 /// Oracle: the lines of each filter, and the errors.
-async fn found<DB>(db: &Database<DB>, ago: &str) -> Outcome
-where
-    DB: Dialect + inbox::Dialect,
-{
-    store(db, ago).await?;
-    let scene = Scene::open(db).await?;
+async fn filters_find_decisions_however_many_follow<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    store(&db).await?;
+    let scene = Scene::open(&db).await?;
     let all = AuditFilter::default;
     let by_ann = AuditFilter { actor: some("ann"), ..all() };
     assert_eq!(scene.shown(by_ann.clone()).await?, ["ann discard 3", "ann pause 0", "ann pause 0"]);
@@ -185,16 +169,63 @@ where
     Ok(())
 }
 
-/// Goal: an export has every decision once, also of an inbox that is configured twice, and names
-/// the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of both
-/// formats; the size of each part, which is bounded.
-async fn exported<DB>(db: &Database<DB>, ago: &str) -> Outcome
+/// Messages of each large decision: more than any read of rows covers.
+const LARGE: u64 = 75_000;
+
+/// Goal: after decisions about 150,000 messages, made by two operators at once, each is one line
+/// with its exact number, the earlier ones are there, and filters find them at once. Oracle: the
+/// lines without and with filters, none of them with a lower bound as its number.
+async fn a_large_decision_hides_no_earlier_one<DB>(stage: Stage) -> Outcome
 where
     DB: Dialect + inbox::Dialect,
 {
-    store(db, ago).await?;
+    let db = Database::<DB>::migrated(&stage).await?;
+    db.append("orders", "key-1", "{}").await?;
+    let columns = "outbox_audit (actor, relay, id, message_id, action, note, selection, decision)";
+    let row = "'main', m.id, m.message_id, 'requeue', 'a test'";
+    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
+    let early = "019f0000-0000-7000-8000-00000000000a";
+    db.execute(&format!(
+        "INSERT INTO {columns} SELECT 'cy', {row}, 'all: 1 chosen', '{early}'{cast} FROM outbox_message AS m"
+    ))
+    .await?;
+    let one = "019f0000-0000-7000-8000-00000000000b";
+    let other = "019f0000-0000-7000-8000-00000000000c";
+    // Two operators take turns of 500 rows; the first turn has one row less.
+    let rows = 2 * LARGE - 1;
+    db.execute(&format!(
+        "INSERT INTO {columns} WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows}) \
+         SELECT CASE WHEN n / 500 % 2 = 0 THEN 'ann' ELSE 'bob' END, {row}, 'all: {LARGE} chosen', \
+         (CASE WHEN n / 500 % 2 = 0 THEN '{one}' ELSE '{other}' END){cast} \
+         FROM n CROSS JOIN outbox_message AS m ORDER BY n",
+    ))
+    .await?;
+    let scene = Scene::open(&db).await?;
+    let ann = format!("ann requeue {}", LARGE - 1);
+    let bob = format!("bob requeue {LARGE}");
+    let all = [ann.clone(), bob.clone(), String::from("cy requeue 1")];
+    let latest = scene.read(AuditFilter::default(), false).await?;
+    assert!(latest.lines.iter().all(|line| !line.messages_is_at_least), "{latest:?}");
+    assert_eq!(latest.searched_back_to, None);
+    assert_eq!(scene.shown(AuditFilter::default()).await?, all);
+    let by = |actor| AuditFilter { actor: some(actor), ..AuditFilter::default() };
+    assert_eq!(scene.shown(by("bob")).await?, [bob]);
+    assert_eq!(scene.shown(by("cy")).await?, [all[2].clone()]);
+    assert_eq!(scene.shown(by("eve")).await?, [""; 0]);
+    let recent = OffsetDateTime::now_utc() - Duration::HOUR;
+    assert_eq!(scene.shown(AuditFilter { from: Some(recent), ..AuditFilter::default() }).await?, all);
+    scene.places.close().await;
+    Ok(())
+}
+
+/// Goal: an export has every decision once, also of an inbox that is configured twice, and names
+/// the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of both
+/// formats; the size of each part, which is bounded.
+async fn an_export_is_whole_and_says_what_is_missing<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    store(&db).await?;
     let audit = async |format, is_each| {
-        let Scene { places, tables, operator } = Scene::open(db).await?;
+        let Scene { places, tables, operator } = Scene::open(&db).await?;
         let mut export =
             AuditExport::new(places, tables, &operator, AuditFilter::default(), is_each, format)?;
         let (mut file, mut largest) = (String::new(), 0);
@@ -219,7 +250,15 @@ where
         let last = csv.lines().last().unwrap_or_default();
         assert!(last.starts_with(",,missing,") && last.contains("gone: "), "{last}");
     }
-    let Scene { places, operator, .. } = Scene::open(db).await?;
+    db.execute(&format!(
+        "INSERT INTO idempotency_audit (actor, note, action, scope, operation, key) \
+         WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {KEYS}) \
+         SELECT 'dan', 'x', 'release', 't', 'POST /orders', 'k-' || n FROM n"
+    ))
+    .await?;
+    let csv = audit(ExportFormat::Csv, false).await?;
+    assert_eq!(csv.matches(",release,keys,").count(), KEYS + 1);
+    let Scene { places, operator, .. } = Scene::open(&db).await?;
     let mut export =
         DeadExport::new(places, &operator, Filter::default(), vec![States::Closed], ExportFormat::Json)?;
     let mut file = String::new();

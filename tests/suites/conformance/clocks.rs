@@ -11,7 +11,6 @@ use inbox::{
     Admission, AfterDeadLetter, Backoff, Cause, Consumer, ConsumerName, Gathered, Handler, HandlerError,
     Inbox, InboxOptions, Reason, RunError, Shutdown, Tenant, Tx,
 };
-use libtest_mimic::Trial;
 use message::{
     Delivery, DeliveryToken, EventType, Fingerprint, Message, OrderingKey, PayloadEncoding, SizeLimit,
     Splitter, Topic,
@@ -20,8 +19,7 @@ use outbox::Outbox;
 use saga::{Retry, Run, Sagas, StepError, Stop, WorkerOptions};
 use sqlx::Postgres;
 use tests::eventually::when;
-use tests::trial::at_night;
-use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, eventually, trial};
+use tests::{Cluster, Database, Failure, Outcome, Stage, eventually};
 use tokio::task::JoinHandle;
 
 use crate::inbox::broker::Broker;
@@ -29,13 +27,12 @@ use crate::inbox::message_of;
 
 const DAY: i64 = 86_400;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |case: &str| format!("clocks/postgres/{case}");
-    at_night(vec![
-        trial(name("a_server_that_was_days_ahead_has_forgotten_nothing"), &cluster::NEEDS, days_ahead),
-        trial(name("a_server_that_is_days_ahead_ends_no_wait"), &cluster::NEEDS, waits),
-        trial(name("a_server_whose_clock_steps_back_keeps_every_backoff"), &cluster::NEEDS, steps_back),
-    ])
+tests::cases! { "clocks/{on}/{case}":
+    night postgres + xtask {
+        a_server_that_was_days_ahead_has_forgotten_nothing = days_ahead,
+        a_server_that_is_days_ahead_ends_no_wait = waits,
+        a_server_whose_clock_steps_back_keeps_every_backoff = steps_back,
+    }
 }
 
 /// The three parts of one process that remember: inbox, keys and sagas.

@@ -9,37 +9,23 @@ use std::time::Duration;
 
 use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyOptions, OnExpired};
 use inbox::{Admission, Candidate, ConsumerName, Gathered, Inbox, InboxOptions, Tenant};
-use libtest_mimic::Trial;
 use message::{Chunk, EventType, Fingerprint, Message, Topic};
 use migrations::Line;
 use outbox::{NewMessage, Outbox};
 use saga::{Replied, Run, SagaId, Sagas, Signature, Started, StepError, StepKey, Stop, WorkerOptions};
 use sqlx::{PgPool, Postgres};
-use tests::cluster::NEEDS;
-use tests::{Cluster, Outcome, Stage, trial};
+use tests::{Cluster, Outcome, Stage};
 use tokio::sync::Notify;
 
 use crate::outbox::clusters::{key, migrate};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial(
-            "durability/postgres/what_was_acknowledged_survives_a_crash",
-            &NEEDS,
-            what_was_acknowledged_survives_a_crash,
-        ),
-        trial(
-            "durability/postgres/what_was_confirmed_survives_a_crash",
-            &NEEDS,
-            what_was_confirmed_survives_a_crash,
-        ),
-        trial(
-            "durability/postgres/what_a_saga_goes_on_from_survives_a_crash",
-            &NEEDS,
-            what_a_saga_goes_on_from_survives_a_crash,
-        ),
-        trial("durability/postgres/a_kept_reply_survives_a_crash", &NEEDS, a_kept_reply_survives_a_crash),
-    ]
+tests::cases! { "durability/{on}/{case}":
+    postgres + xtask {
+        what_was_acknowledged_survives_a_crash,
+        what_was_confirmed_survives_a_crash,
+        what_a_saga_goes_on_from_survives_a_crash,
+        a_kept_reply_survives_a_crash,
+    }
 }
 
 /// Starts a server whose commits do not wait for the disk.

@@ -1,15 +1,14 @@
 //! The suites of both database seams on PostgreSQL 18.
 
-use libtest_mimic::Trial;
-use tests::trial::at_night;
-use tests::{Cluster, Outcome, Stage, cluster, trial};
+use tests::{Cluster, Outcome, Stage, cluster};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let of = |part: &'static str| {
-        let name = format!("release/postgres_18/{}", part.trim_end_matches('/'));
-        trial(name, &cluster::NEEDS, move |stage| on_18(stage, part))
-    };
-    at_night(["outbox/", "inbox/", "keys/", "saga/"].map(of).into())
+tests::cases! { "release/postgres_18/{case}":
+    night anywhere + postgres xtask {
+        outbox = |stage: Stage| on_18(stage, "outbox/"),
+        inbox = |stage: Stage| on_18(stage, "inbox/"),
+        keys = |stage: Stage| on_18(stage, "keys/"),
+        saga = |stage: Stage| on_18(stage, "saga/"),
+    }
 }
 
 /// Goal: PostgreSQL 18 behaves as the toolkit requires. Oracle: the cases of this suite, run on

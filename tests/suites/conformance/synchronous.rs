@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use idempotency::{ClaimOptions, Claimed, IdempotencyKeys, KeyOptions};
 use inbox::{Admission, Candidate, ConsumerName, Gathered, Inbox, InboxOptions, Tenant};
-use libtest_mimic::Trial;
 use message::{Chunk, EventType, Fingerprint, Message, Topic, error_text};
 use outbox::{NewMessage, Outbox};
 use saga::{Replied, Run, Sagas, Started, StepKey};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Row as _, Sqlite, SqliteConnection, SqlitePool};
-use tests::{Backend, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Dialect, Failure, Outcome, Stage};
 use tokio::sync::{Notify, mpsc};
 
 use crate::outbox::clusters::key;
@@ -23,22 +22,13 @@ use crate::outbox::clusters::key;
 const FULL: i64 = 2;
 const EXTRA: i64 = 3;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    const NEEDS: [Backend; 1] = [Backend::Sqlite];
-    vec![
-        trial("durability/sqlite/transactions_of_the_toolkit_wait", &NEEDS, transactions_of_the_toolkit_wait),
-        trial("durability/sqlite/every_commit_of_a_worker_waits", &NEEDS, every_commit_of_a_worker_waits),
-        trial(
-            "durability/sqlite/a_transaction_of_ones_own_that_does_not_wait_is_refused",
-            &NEEDS,
-            a_transaction_of_ones_own_that_does_not_wait_is_refused,
-        ),
-        trial(
-            "durability/sqlite/a_transaction_of_ones_own_that_waits_is_accepted",
-            &NEEDS,
-            a_transaction_of_ones_own_that_waits_is_accepted,
-        ),
-    ]
+tests::cases! { "durability/{on}/{case}":
+    sqlite {
+        transactions_of_the_toolkit_wait,
+        every_commit_of_a_worker_waits,
+        a_transaction_of_ones_own_that_does_not_wait_is_refused,
+        a_transaction_of_ones_own_that_waits_is_accepted,
+    }
 }
 
 /// Opens a pool as a service does that chose this setting itself.

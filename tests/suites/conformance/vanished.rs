@@ -11,29 +11,25 @@ use inbox::{
     Admission, ConsumerName, DeadLetterId, DeadLetterQuery, Inbox, InboxOptions, RedriveOptions, Signature,
     Tenant,
 };
-use libtest_mimic::Trial;
 use message::{EventType, Message, MessageId, Topic};
 use operate::verify::{Compared, Comparison, Progress, Range, Reading};
 use operate::{InboxConfig, OperateError, OperateErrorKind, Operator, Places, Role};
 use proxy::{Conditions, End, Flow, Pass, Proxy};
 use sqlx::Postgres;
 use sqlx::postgres::PgConnectOptions;
-use tests::trial::at_night;
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::outbox::support::{pipeline, relay};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("operators/postgres/{name}");
-    let postgres = &[Backend::Postgres];
-    at_night(vec![
-        trial(on("no_call_to_an_inbox_waits_for_a_host_that_is_gone"), postgres, each_call),
-        trial(on("an_inbox_whose_host_is_gone_is_named_with_the_time"), postgres, consumers),
-        trial(on("a_comparison_ends_when_the_host_of_an_inbox_is_gone"), postgres, comparison),
-        trial(on("a_slow_statement_of_effects_ends_only_with_its_host"), postgres, effects),
-    ])
+tests::cases! { "operators/{on}/{case}":
+    night postgres {
+        no_call_to_an_inbox_waits_for_a_host_that_is_gone = each_call,
+        an_inbox_whose_host_is_gone_is_named_with_the_time = consumers,
+        a_comparison_ends_when_the_host_of_an_inbox_is_gone = comparison,
+        a_slow_statement_of_effects_ends_only_with_its_host = effects,
+    }
 }
 
 /// The limit of a call in these cases, where it can be set.

@@ -1,6 +1,8 @@
 //! Services that stop, crash and come back in the middle of the work. These tests run alone, one by
 //! one, because they stop services that other tests need.
 
+#![deny(dead_code, reason = "a case that no list names would never run")]
+
 mod transactions;
 
 use std::collections::BTreeSet;
@@ -13,63 +15,33 @@ use message::{
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Outcome, RelayProcess, Stage, brokers, eventually, services, trial};
+use tests::{Backend, Broker, Outcome, RelayProcess, Stage, eventually, services};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const KEYS: usize = 5;
 
+// The SQS server under test keeps its queues in memory, so confirmed messages do not survive a
+// stop, and its case checks the publisher's receipts instead of the queue.
+tests::cases! { "{case}/{on}":
+    night postgres kafka + xtask {
+        a_broker_that_crashes_loses_nothing,
+        a_broker_that_crashes_shows_each_message_once = transactions::a_broker_that_crashes_shows_each_message_once,
+    }
+    night postgres rabbitmq + xtask { a_broker_that_crashes_loses_nothing }
+    night kafka + xtask { a_stopped_broker_confirms_nothing_it_does_not_hold }
+    night rabbitmq + xtask { a_stopped_broker_confirms_nothing_it_does_not_hold }
+    night sqs + xtask { a_stopped_broker_leaves_no_submission_without_a_receipt }
+    night anywhere + postgres kafka xtask {
+        a_database_that_crashes_loses_nothing,
+        a_database_that_is_down_at_the_start_is_waited_for,
+    }
+    night anywhere + kafka xtask {
+        a_commit_that_nobody_answers_ends_its_session = transactions::a_commit_that_nobody_answers_ends_its_session,
+    }
+}
+
 fn main() -> std::process::ExitCode {
-    let mut trials = Vec::new();
-    // The SQS server under test keeps its queues in memory, so confirmed messages do not survive a
-    // stop.
-    for backend in [Backend::Kafka, Backend::Rabbitmq] {
-        let needs = [Backend::Postgres, backend, Backend::Xtask];
-        let name = format!("a_broker_that_crashes_loses_nothing/postgres/{backend}");
-        trials.push(trial(name, &needs, move |stage| async move {
-            let broker = brokers::open(&stage, backend).await?;
-            a_broker_that_crashes_loses_nothing(stage, broker).await
-        }));
-    }
-    for backend in [Backend::Kafka, Backend::Rabbitmq] {
-        let name = format!("a_stopped_broker_confirms_nothing_it_does_not_hold/{backend}");
-        trials.push(trial(name, &[backend, Backend::Xtask], move |stage| async move {
-            let broker = brokers::open(&stage, backend).await?;
-            a_stopped_broker_confirms_nothing_it_does_not_hold(stage, broker).await
-        }));
-    }
-    // For the same reason the test cannot check the contents of the queue after a stop. It checks
-    // the publisher's receipts instead.
-    trials.push(trial(
-        "a_stopped_broker_leaves_no_submission_without_a_receipt/sqs",
-        &[Backend::Sqs, Backend::Xtask],
-        |stage| async move {
-            let broker = brokers::open(&stage, Backend::Sqs).await?;
-            a_stopped_broker_leaves_no_submission_without_a_receipt(stage, broker).await
-        },
-    ));
-    let needs = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
-    trials.push(trial("a_database_that_crashes_loses_nothing", &needs, |stage| async move {
-        let broker = brokers::open(&stage, Backend::Kafka).await?;
-        a_database_that_crashes_loses_nothing(stage, broker).await
-    }));
-    trials.push(trial("a_database_that_is_down_at_the_start_is_waited_for", &needs, |stage| async move {
-        let broker = brokers::open(&stage, Backend::Kafka).await?;
-        a_database_that_is_down_at_the_start_is_waited_for(stage, broker).await
-    }));
-    trials.push(trial(
-        "a_broker_that_crashes_shows_each_message_once/postgres/kafka",
-        &needs,
-        |stage| async move {
-            let kafka = brokers::open(&stage, Backend::Kafka).await?;
-            transactions::a_broker_that_crashes_shows_each_message_once(stage, kafka).await
-        },
-    ));
-    let needs = [Backend::Kafka, Backend::Xtask];
-    trials.push(trial("a_commit_that_nobody_answers_ends_its_session", &needs, |stage| async move {
-        let kafka = brokers::open(&stage, Backend::Kafka).await?;
-        transactions::a_commit_that_nobody_answers_ends_its_session(stage, kafka).await
-    }));
-    trial::run_alone(trial::at_night(trials))
+    tests::trial::run_alone(trials())
 }
 
 /// Places an order, and tries again while the database is down. An order whose commit got no answer

@@ -14,6 +14,10 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
+tests::cases! { "{case}/{on}":
+    everywhere { a_message_in_chunks_arrives_whole_and_once }
+}
+
 const RELAY: &str = "orders";
 /// The limit of the broker in the relay's configuration.
 const LIMIT: usize = 32 << 10;
@@ -40,7 +44,7 @@ impl<DB: Dialect> Handler<DB> for Apply {
 /// once, whole and in order, although one relay stops between two chunks and another is killed.
 /// `relay verify` proves it. Oracle: the checker; the handler parses JSON, which a fragment is not;
 /// nothing is left incomplete; the report.
-pub(crate) async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
+async fn a_message_in_chunks_arrives_whole_and_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {

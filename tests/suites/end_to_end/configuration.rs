@@ -1,22 +1,21 @@
 //! The program's errors about wrong settings, with which it does not start.
 
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::relay_process::{Config, relay};
-use tests::{Backend, Database, Outcome, RelayProcess, Stage, brokers, trial};
+use tests::{Backend, Database, Outcome, RelayProcess, Stage, brokers};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let postgres_kafka = [Backend::Postgres, Backend::Kafka];
-    let postgres_rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
-    vec![
-        trial("an_unknown_setting_is_named_with_its_place", &[], an_unknown_setting),
-        trial("two_pipelines_of_one_name_are_refused", &[], two_pipelines_of_one_name),
-        trial("hostile_names_are_refused_with_their_place", &[], hostile_names),
-        trial("a_missing_schema_names_the_command", &postgres_kafka, a_missing_schema),
-        trial("a_schema_that_is_too_new_is_refused", &postgres_kafka, a_schema_that_is_too_new),
-        trial("a_wrong_password_of_the_database_is_named", &postgres_kafka, a_wrong_database_password),
-        trial("a_wrong_password_of_the_broker_is_named", &postgres_rabbitmq, a_wrong_broker_password),
-    ]
+tests::cases! { "{case}":
+    anywhere {
+        an_unknown_setting_is_named_with_its_place = an_unknown_setting,
+        two_pipelines_of_one_name_are_refused = two_pipelines_of_one_name,
+        hostile_names_are_refused_with_their_place = hostile_names,
+    }
+    anywhere + postgres kafka {
+        a_missing_schema_names_the_command = a_missing_schema,
+        a_schema_that_is_too_new_is_refused = a_schema_that_is_too_new,
+        a_wrong_password_of_the_database_is_named = a_wrong_database_password,
+    }
+    anywhere + postgres rabbitmq { a_wrong_password_of_the_broker_is_named = a_wrong_broker_password }
 }
 
 const PIPELINE: &str = "\

@@ -6,6 +6,10 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage};
 
+tests::cases! { "{case}/{on}":
+    everywhere { a_relay_that_is_killed_again_and_again_loses_nothing }
+}
+
 const KILLS: i64 = 4;
 const ORDERS: usize = 60;
 const KEYS: usize = 7;
@@ -14,7 +18,7 @@ const KEYS: usize = 7;
 /// and nothing takes effect twice. The cursor is stored every 1.9 s, so every kill hits that
 /// window. Oracle: the checker; the consumer received duplicates, which proves that the window was
 /// hit (a FIFO queue of SQS drops them itself).
-pub(crate) async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dialect>(
+async fn a_relay_that_is_killed_again_and_again_loses_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {

@@ -12,15 +12,23 @@ use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 use time::OffsetDateTime;
 
+tests::cases! { "{case}/{on}":
+    everywhere {
+        rolled_back_work_leaves_no_message,
+        the_trace_context_arrives,
+        a_scheduled_message_leaves_at_its_time,
+    }
+    every_broker { an_open_transaction_delays_only_its_own_rows }
+    postgres rabbitmq { rows_of_one_id_are_all_delivered }
+    night everywhere { a_scheduled_message_delays_no_other_and_is_not_late }
+}
+
 const RELAY: &str = "orders";
 
 /// Goal: G1 and G3, nothing is published that did not commit. Oracle: the checker. A message of
 /// rolled-back work would be an effect without an order, or a duplicate, because the next order
 /// takes the same number again.
-pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn rolled_back_work_leaves_no_message<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
@@ -49,7 +57,7 @@ pub(crate) async fn rolled_back_work_leaves_no_message<DB: Dialect>(
 
 /// Goal: the producer's trace context reaches the consumer unchanged.
 /// Oracle: the delivery's own `traceparent` and `tracestate`.
-pub(crate) async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn the_trace_context_arrives<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let context = TraceContext::new(parent, Some(String::from("vendor=1")))?;
@@ -107,7 +115,7 @@ async fn scheduled<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Result
 
 /// Goal: a scheduled message is published no earlier than its time. Oracle: this machine's clock,
 /// which the database uses as well, when its effect is first seen.
-pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
+async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -118,7 +126,7 @@ pub(crate) async fn a_scheduled_message_leaves_at_its_time<DB: Dialect>(
 
 /// Goal: a scheduled message delays no other one of its key, and leaves soon after its time.
 /// Oracle: the same clock.
-pub(crate) async fn a_scheduled_message_delays_no_other_and_is_not_late<DB: Dialect>(
+async fn a_scheduled_message_delays_no_other_and_is_not_late<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -130,10 +138,7 @@ pub(crate) async fn a_scheduled_message_delays_no_other_and_is_not_late<DB: Dial
 
 /// Goal: G7, a long transaction delays only its own rows, and they are not lost. Oracle: rows that
 /// are committed later take effect while the transaction is open; the checker at the end.
-pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn an_open_transaction_delays_only_its_own_rows(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
     let relay = RelayProcess::start(&stage, &config)?;
@@ -161,7 +166,7 @@ pub(crate) async fn an_open_transaction_delays_only_its_own_rows(
 
 /// Goal: G1, after a sequence went back and was ahead again before a relay read the log. The relay
 /// notices nothing until it reads two rows with one id. Oracle: the checker.
-pub(crate) async fn rows_of_one_id_are_all_delivered(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn rows_of_one_id_are_all_delivered(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     // Makes the messages look days old, so that their rows are in another segment.
     const MAKE_OLDER: &str = "UPDATE outbox_message AS m SET message_id = encode(
             set_byte(set_byte(uuid_send(m.message_id), 1, hours / 256), 2, hours % 256), 'hex')::uuid

@@ -12,6 +12,10 @@ use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, e
 
 use crate::commands::{Ran, column};
 
+tests::cases! { "{case}/{on}/kafka-and-sqs-fifo":
+    postgres + kafka sqs_fifo { relays_divide_an_outbox_by_filters }
+}
+
 /// Rows of each kind, together an hour at five a second. The queue is slow, so few rows are for it.
 const ORDERS: usize = 12_000;
 const INTERNAL: usize = 4_000;
@@ -24,7 +28,7 @@ const KEYS: usize = 20;
 /// is back. The cursor passes rows that a filter leaves out, and commands do not report them as
 /// published or lost. Oracle: the records that plain clients find in both brokers; the cursors;
 /// `show`, `replay` and `verify`.
-pub(crate) async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome {
+async fn relays_divide_an_outbox_by_filters(stage: Stage) -> Outcome {
     let kafka = brokers::open(&stage, Backend::Kafka).await?;
     let sqs = brokers::open(&stage, Backend::SqsFifo).await?;
     let (orders, audit) = (kafka.topic_name("orders"), sqs.topic_name("audit"));

@@ -12,12 +12,20 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
+tests::cases! { "{case}/{on}":
+    everywhere {
+        a_poisoned_message_holds_its_key_only,
+        an_unknown_topic_stops_alone,
+    }
+    night postgres rabbitmq { a_message_that_nobody_takes_is_dead_at_once }
+}
+
 const RELAY: &str = "orders";
 
 /// Goal: G7, a message that the broker can never accept is parked where an operator sees it, its
 /// key waits behind it, and all other keys continue. After the operator's edit the key continues in
 /// order. Oracle: effects of other keys while it is parked; the checker's order at the end.
-pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
+async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -49,12 +57,7 @@ pub(crate) async fn a_poisoned_message_holds_its_key_only<DB: Dialect>(
     for decision in
         [Decision::Edit { payload: Some(payload.into()), headers: None, replaces: None }, Decision::Requeue]
     {
-        let decree = OperatorDecision {
-            decision,
-            actor: String::from("test"),
-            note: String::from("shortened"),
-            selection: None,
-        };
+        let decree = OperatorDecision { decision, signature: outbox::Signature::new("test", "shortened") };
         let verdicts = admin.decide(&name, &[ChosenEntry::from(&dead[0])], decree).await?;
         assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     }
@@ -78,10 +81,7 @@ async fn place_oversize<DB: Dialect>(workload: &Workload<DB>, bytes: usize) -> R
 /// Goal: a message for a missing topic stops only that topic, the log names it, and the message is
 /// published once the topic exists. Oracle: the relay's log names the topic; effects of the other
 /// topic; the record, read with a plain client.
-pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn an_unknown_topic_stops_alone<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let missing = workload.broker.topic_name("missing");
     let config = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
@@ -112,10 +112,7 @@ pub(crate) async fn an_unknown_topic_stops_alone<DB: Dialect>(
 /// Goal: with `unroutable = "dead"` a message that no queue accepts is dead at once, its key waits
 /// behind it, and other keys of its topic continue. Oracle: one attempt and the reason; the records
 /// that a plain client finds once a queue exists.
-pub(crate) async fn a_message_that_nobody_takes_is_dead_at_once(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn a_message_that_nobody_takes_is_dead_at_once(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let section = workload.broker.relay_section().ok_or("it lives in this process")?;
     let section = format!("{section}unroutable = \"dead\"\n");

@@ -1,30 +1,23 @@
 //! `relay dead` on inboxes: an operator's decisions about the dead letters of a consumer.
 
 use inbox::{Admission, Cause, ConsumerName, Inbox, InboxOptions, Reason, Tenant};
-use libtest_mimic::Trial;
 use message::{Delivery, DeliveryToken, EventType, Message, MessageId, OrderingKey, Topic};
 use serde_json::Value;
-use sqlx::{Postgres, Sqlite};
 use tests::relay_process::{relay, relay_with};
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = "an_operator_decides_about_dead_letters_of_an_inbox";
-    vec![
-        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
-        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
-        trial(format!("{KEY_IN_ORDER}/postgres"), &[Backend::Postgres], key_in_order::<Postgres>),
-        trial(format!("{KEY_IN_ORDER}/sqlite"), &[Backend::Sqlite], key_in_order::<Sqlite>),
-        trial("an_inbox_that_does_not_answer_is_not_taken_for_an_empty_one", &[], |_| unanswered()),
-    ]
+tests::cases! { "{case}/{on}":
+    databases {
+        an_operator_decides_about_dead_letters_of_an_inbox,
+        dead_letters_of_a_key_are_decided_about_in_order_of_arrival,
+    }
+    anywhere { an_inbox_that_does_not_answer_is_not_taken_for_an_empty_one = unanswered }
 }
-
-const KEY_IN_ORDER: &str = "dead_letters_of_a_key_are_decided_about_in_order_of_arrival";
 
 /// Goal: a plan takes the dead letters of a key in the order of their arrival, in spite of wrong
 /// clocks. A discard goes through them backwards, because once the first one is discarded the next
 /// could take effect. Oracle: the program's output, and the audit.
-async fn key_in_order<DB: Dialect>(stage: Stage) -> Outcome {
+async fn dead_letters_of_a_key_are_decided_about_in_order_of_arrival<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
     let reasons = [Reason::Rejected, Reason::Held, Reason::Held];
@@ -78,7 +71,7 @@ async fn unanswered() -> Outcome {
 /// Goal: an operator finds dead letters, requests redrives of some and discards others, and the
 /// audit shows who did. Oracle: the program's output; the outcome of a copy of the discarded
 /// message.
-async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+async fn an_operator_decides_about_dead_letters_of_an_inbox<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
     let (billing, none) = (ConsumerName::new("billing")?, Tenant::none());

@@ -3,27 +3,22 @@
 use std::time::Duration;
 
 use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions, OnExpired};
-use libtest_mimic::Trial;
 use message::Fingerprint;
 use serde_json::Value;
-use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::relay_on;
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
+use uuid::Uuid;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = "an_operator_decides_about_stuck_keys";
-    vec![
-        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
-        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
-    ]
+tests::cases! { "{case}/{on}":
+    databases { an_operator_decides_about_stuck_keys }
 }
 
 const OPERATION: &str = "POST /charges";
 
 /// Goal: an operator finds the keys of a service that died, lets one run again and discards the
 /// other. Oracle: the program's list; the outcome of the next claims.
-async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+async fn an_operator_decides_about_stuck_keys<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
     for key in ["again", "never"] {
@@ -41,9 +36,13 @@ async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
     assert!(matches!(claim(&keys, "again").await?, Claimed::Stuck { .. }), "nobody runs it meanwhile");
 
     for (verb, key, word) in [("release", "again", "released"), ("discard", "never", "discarded")] {
-        let (code, told) = decide(&database.url, verb, key).await?;
+        let line = listed.iter().find(|line| line["key"] == key).ok_or("the list lacks it")?;
+        let holder = line["holder"].as_str().ok_or("the list has no holder")?;
+        let (code, told) = decide(&database.url, verb, key, &Uuid::nil().to_string()).await?;
+        assert!(code == Some(2) && told.contains("not stuck"), "of another holder: {told}");
+        let (code, told) = decide(&database.url, verb, key, holder).await?;
         assert!(code == Some(0) && told.contains(word), "{told}");
-        let (code, told) = decide(&database.url, verb, key).await?;
+        let (code, told) = decide(&database.url, verb, key, holder).await?;
         assert!(code == Some(2) && told.contains("not stuck"), "decided twice: {told}");
     }
     let Claimed::Acquired(again) = claim(&keys, "again").await? else { return Err("not released".into()) };
@@ -75,7 +74,7 @@ async fn json(url: &str, list: &str) -> Result<Vec<Value>, Failure> {
 }
 
 /// Decides about a key. Returns the exit code and the whole output.
-async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String), Failure> {
+async fn decide(url: &str, verb: &str, key: &str, holder: &str) -> Result<(Option<i32>, String), Failure> {
     let which = [
         "--scope",
         "tenant-1",
@@ -83,6 +82,8 @@ async fn decide(url: &str, verb: &str, key: &str) -> Result<(Option<i32>, String
         OPERATION,
         "--key",
         key,
+        "--holder",
+        holder,
         "--actor",
         "alice",
         "--note",

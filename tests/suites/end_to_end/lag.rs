@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Shutdown};
-use libtest_mimic::Trial;
 use message::{Backoff, Message};
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Counters, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tests::{Broker, Counters, Outcome, RelayProcess, Stage, eventually};
 
 /// More messages than any client prefetches.
 const MESSAGES: i64 = 1_200;
@@ -18,16 +17,10 @@ const KEYS: i64 = 40;
 /// Pause between two attempts at a message that holds others of its key.
 const PAUSE: Duration = Duration::from_millis(200);
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let brokers = [Backend::Kafka, Backend::Rabbitmq, Backend::Sqs];
-    let trials = brokers.map(|backend| {
-        let name = format!("the_lag_of_a_consumer_is_told_while_it_lasts/postgres/{backend}");
-        trial(name, &[Backend::Postgres, backend], move |stage| async move {
-            let broker = brokers::open(&stage, backend).await?;
-            the_lag_is_told(stage, broker).await
-        })
-    });
-    trials.into()
+tests::cases! { "{case}/{on}":
+    postgres kafka { the_lag_of_a_consumer_is_told_while_it_lasts }
+    postgres rabbitmq { the_lag_of_a_consumer_is_told_while_it_lasts }
+    postgres sqs { the_lag_of_a_consumer_is_told_while_it_lasts }
 }
 
 async fn applied(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
@@ -41,7 +34,7 @@ async fn refused(_: &mut inbox::Tx, _: &Message) -> Result<(), HandlerError> {
 
 /// Goal: a consumer that falls behind is visible. Oracle: the gauge while no message takes effect,
 /// when all messages have, and after the end of the session, when the lag is unknown.
-async fn the_lag_is_told(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn the_lag_of_a_consumer_is_told_while_it_lasts(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let counters = Counters::installed();
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let mut tx = workload.begin().await?;

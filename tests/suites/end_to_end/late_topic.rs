@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::databases::Database;
 use tests::relay_process::Config;
-use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
@@ -30,17 +29,13 @@ const HELD: &str = "SELECT count(*) FROM outbox_exception WHERE state = 'held'";
 const READ: &str = "SELECT sum(idx_tup_read)::bigint + (SELECT seq_tup_read FROM pg_stat_user_tables \
     WHERE relname = 'outbox_parked') FROM pg_stat_user_indexes WHERE relname = 'outbox_parked'";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres, Backend::Kafka];
-    let mut trials = Vec::new();
-    for lease_ttl in ["3s", "15s"] {
-        for commit_ms in [0, 10] {
-            let name = "a_topic_that_comes_late_catches_up_without_statistics/postgres/kafka";
-            let name = format!("{name}/{lease_ttl}/commits_of_{commit_ms}_ms");
-            trials.push(trial(name, &needs, move |stage| catches_up(stage, lease_ttl, commit_ms)));
-        }
+tests::cases! { "a_topic_that_comes_late_catches_up_without_statistics/{on}/{case}":
+    postgres kafka {
+        "3s/commits_of_0_ms" = |stage: Stage| catches_up(stage, "3s", 0),
+        "3s/commits_of_10_ms" = |stage: Stage| catches_up(stage, "3s", 10),
+        "15s/commits_of_0_ms" = |stage: Stage| catches_up(stage, "15s", 0),
+        "15s/commits_of_10_ms" = |stage: Stage| catches_up(stage, "15s", 10),
     }
-    trials
 }
 
 /// Goal: messages that waited for a topic are published while new messages of their keys arrive,

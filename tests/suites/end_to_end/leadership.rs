@@ -10,12 +10,18 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers, eventually};
 
+tests::cases! { "{case}/{on}":
+    everywhere { a_terminated_leader_hands_over_at_once }
+    night everywhere { a_stopped_leader_is_replaced_and_changes_nothing }
+    night postgres rabbitmq { a_second_signal_ends_the_relay_at_once }
+}
+
 const RELAY: &str = "orders";
 
 /// Goal: a leader that freezes for longer than its lease is replaced, and changes nothing when it
 /// wakes up. Oracle: the checker, including the order per key; lease and epoch in the database are
 /// the successor's.
-pub(crate) async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect>(
+async fn a_stopped_leader_is_replaced_and_changes_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -60,7 +66,7 @@ async fn freeze<DB: Dialect>(process: &RelayProcess, workload: &Workload<DB>) ->
 /// Goal: SIGTERM drains, stores the cursor and releases the lease, so a standby does not have to
 /// wait for the lease to expire. Oracle: the lease lasts an hour, but the standby leads during the
 /// test; the checker; nothing is sent again, because the cursor was stored last.
-pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
+async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -93,7 +99,7 @@ pub(crate) async fn a_terminated_leader_hands_over_at_once<DB: Dialect>(
 /// Goal: a second signal ends a relay that still waits for confirmations, and nothing is lost.
 /// Oracle: messages that took effect but were never confirmed to the relay; its exit code; the
 /// checker, and duplicates from the next relay.
-pub(crate) async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
+async fn a_second_signal_ends_the_relay_at_once(stage: Stage) -> Outcome {
     let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let direct = Config::write(&stage, RELAY, &workload.database.relay_url()?, workload.broker.as_ref(), "")?;

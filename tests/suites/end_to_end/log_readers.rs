@@ -7,18 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use sqlx::Sqlite;
 use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::{Database, Outcome, RelayProcess, Stage, eventually, trial};
+use tests::{Database, Outcome, RelayProcess, Stage, eventually};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_log_whose_reader_is_gone_ends_no_relay/sqlite", &[], reader_gone),
-        trial("a_log_on_a_full_disk_ends_no_relay/sqlite", &[], disk_full),
-        trial("a_start_that_fails_ends_while_the_reader_of_its_log_hangs/sqlite", &[], reader_hangs),
-    ]
+tests::cases! { "{case}/{on}":
+    sqlite {
+        a_log_whose_reader_is_gone_ends_no_relay = reader_gone,
+        a_log_on_a_full_disk_ends_no_relay = disk_full,
+        a_start_that_fails_ends_while_the_reader_of_its_log_hangs = reader_hangs,
+    }
 }
 
 async fn reader_gone(stage: Stage) -> Outcome {

@@ -3,30 +3,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use message::MetricKind;
 use outbox::NewMessage;
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
-use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually, trial};
+use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UnixDatagram};
 
 const RELAY: &str = "orders";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let services = [Backend::Postgres, Backend::Kafka];
-    vec![
-        trial("every_metric_of_the_table_is_scraped_from_a_running_relay", &services, every_metric),
-        trial("held_messages_are_backlog_in_metrics_and_status", &services, held_messages_are_backlog),
-        trial("a_relay_is_ready_only_while_its_database_is_near", &services, readiness),
-        trial("probes_are_answered_beside_silent_connections", &services, silent_connections),
-        trial("a_reload_applies_the_level_and_names_the_rest", &services, reload),
-        trial("the_service_manager_is_told", &services, service_manager),
-        trial("rows_held_back_are_measured_without_the_right_to_see_it", &services, hidden_transaction),
-    ]
+tests::cases! { "{case}":
+    anywhere + postgres kafka {
+        every_metric_of_the_table_is_scraped_from_a_running_relay = every_metric,
+        held_messages_are_backlog_in_metrics_and_status = held_messages_are_backlog,
+        a_relay_is_ready_only_while_its_database_is_near = readiness,
+        probes_are_answered_beside_silent_connections = silent_connections,
+        a_reload_applies_the_level_and_names_the_rest = reload,
+        the_service_manager_is_told = service_manager,
+        rows_held_back_are_measured_without_the_right_to_see_it = hidden_transaction,
+    }
 }
 
 /// Address with a port that the relay chooses and logs.

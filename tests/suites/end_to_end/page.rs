@@ -20,11 +20,10 @@ mod shown;
 mod surface;
 mod verify;
 
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Dialect, Failure, RelayProcess, Role, Stage, brokers, eventually, trial};
+use tests::{Backend, Dialect, Failure, RelayProcess, Role, Stage, brokers, eventually};
 
 use client::Client;
 
@@ -41,34 +40,31 @@ const USERS: &str = "\
 [[page.user]]\nname = \"ann\"\nrole = \"operator\"\ntoken = \"token-of-ann-the-operator\"\n\
 [[page.user]]\nname = \"eve\"\nrole = \"viewer\"\npassword = \"password-of-eve\"\n";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let (needs, none) = ([Backend::Postgres], []);
-    let mut trials = vec![
-        trial("a_page_that_others_reach_is_refused_without_users_and_tls", &none, surface::refused_starts),
-        trial("the_page_answers_nobody_unknown", &needs, surface::nobody_unknown),
-        trial("a_login_on_the_page_lasts_and_ends", &needs, surface::login),
-        trial("the_page_speaks_tls", &needs, surface::tls),
-        trial("without_users_people_of_this_machine_only_look", &needs, surface::open),
-        trial("a_viewer_of_the_page_decides_nothing", &needs, rights::viewer),
-        trial("an_operator_of_the_page_decides_and_the_audit_knows", &needs, rights::operator),
-        trial("a_foreign_page_decides_nothing", &needs, rights::forged),
-        trial("two_operators_of_the_page_decide_once", &needs, rights::two_operators),
-        trial("a_decision_reaches_the_shard_that_it_was_made_for", &needs, shards::one_consumer),
-        trial("hostile_names_are_text_on_the_page", &needs, shown::hostile),
-        trial("messages_are_searched_on_the_page", &needs, messages::searched),
-        trial("hostile_messages_are_text_in_lists_and_stories", &needs, messages::hostile),
-        trial("payloads_are_hidden_until_they_are_asked_for", &needs, shown::payloads),
-        trial("several_relays_give_one_picture", &needs, shown::one_picture),
-        trial("the_audit_on_the_page_is_filtered_and_exported", &needs, exported::audit),
-        trial("the_doctor_runs_from_the_page", &needs, doctor::run),
-        trial("a_comparison_runs_from_the_page_and_can_be_stopped", &needs, verify::run),
-        trial("a_replay_from_the_page_sends_what_was_shown", &needs, replayed::run),
-        trial("long_lists_of_the_page_come_in_pieces", &needs, lists::pieces),
-        trial("event_streams_of_the_page_are_bounded", &needs, lists::streams),
-    ];
-    trials.extend(browser::trials());
-    trials.extend(bulk::trials());
-    trials
+tests::cases! { "{case}":
+    anywhere { a_page_that_others_reach_is_refused_without_users_and_tls = surface::refused_starts }
+    anywhere + postgres {
+        the_page_answers_nobody_unknown = surface::nobody_unknown,
+        a_login_on_the_page_lasts_and_ends = surface::login,
+        the_page_speaks_tls = surface::tls,
+        without_users_people_of_this_machine_only_look = surface::open,
+        a_viewer_of_the_page_decides_nothing = rights::viewer,
+        an_operator_of_the_page_decides_and_the_audit_knows = rights::operator,
+        a_foreign_page_decides_nothing = rights::forged,
+        two_operators_of_the_page_decide_once = rights::two_operators,
+        a_decision_reaches_the_shard_that_it_was_made_for = shards::one_consumer,
+        hostile_names_are_text_on_the_page = shown::hostile,
+        messages_are_searched_on_the_page = messages::searched,
+        hostile_messages_are_text_in_lists_and_stories = messages::hostile,
+        payloads_are_hidden_until_they_are_asked_for = shown::payloads,
+        several_relays_give_one_picture = shown::one_picture,
+        the_audit_on_the_page_is_filtered_and_exported = exported::audit,
+        the_doctor_runs_from_the_page = doctor::run,
+        a_comparison_runs_from_the_page_and_can_be_stopped = verify::run,
+        a_replay_from_the_page_sends_what_was_shown = replayed::run,
+        long_lists_of_the_page_come_in_pieces = lists::pieces,
+        event_streams_of_the_page_are_bounded = lists::streams,
+    }
+    modules { browser, bulk }
 }
 
 /// A running relay with its page. Its dead messages are larger than the pipeline accepts.

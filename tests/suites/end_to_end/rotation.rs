@@ -11,12 +11,17 @@ use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, event
 use crate::commands::Ran;
 use crate::commands::refusals::refusal;
 
+tests::cases! { "{case}/{on}":
+    postgres kafka { a_rotated_database_password_is_picked_up }
+    postgres rabbitmq { a_refused_login_is_shown_until_it_is_accepted }
+}
+
 const RELAY: &str = "orders";
 
 /// Goal: the relay picks up a rotated database password from its file without a restart. Oracle:
 /// the old password is refused and every session of the user has ended; a message placed afterwards
 /// still takes effect through the same process.
-pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
+async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let user = stage.unique("rotated");
     let group = Role::Relay.user();
@@ -58,7 +63,7 @@ pub(crate) async fn a_rotated_database_password_is_picked_up(stage: Stage) -> Ou
 /// Goal: a login that RabbitMQ refuses is shown until it is accepted, and a wrong password is not
 /// mistaken for a rotation. The status also shows how many processes wait for the lease. Oracle:
 /// the status while the file holds a wrong password, a right one, and a wrong one again; the log.
-pub(crate) async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
+async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome {
     let workload =
         Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Rabbitmq).await?).await?;
     let file = stage.folder().join("password");

@@ -3,26 +3,20 @@
 use std::time::Duration;
 
 use inbox::Backoff;
-use libtest_mimic::Trial;
 use outbox::Outbox;
 use saga::{Run, Sagas, StepError, WorkerOptions};
 use serde_json::Value;
-use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::relay_on;
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = "an_operator_decides_about_stuck_sagas";
-    vec![
-        trial(format!("{name}/postgres"), &[Backend::Postgres], decides::<Postgres>),
-        trial(format!("{name}/sqlite"), &[Backend::Sqlite], decides::<Sqlite>),
-    ]
+tests::cases! { "{case}/{on}":
+    databases { an_operator_decides_about_stuck_sagas }
 }
 
 /// Goal: an operator finds stuck sagas, skips a step of one and cancels the other, and finds both
 /// decisions in the audit. Oracle: the program's own lists; how the sagas end.
-async fn decides<DB: Dialect>(stage: Stage) -> Outcome {
+async fn an_operator_decides_about_stuck_sagas<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let mut options = WorkerOptions::default();
     options.attempts_max = 2;

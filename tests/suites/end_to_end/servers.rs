@@ -3,31 +3,19 @@
 
 use std::sync::Arc;
 
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Failure, Outcome, RelayProcess, Role, Stage, brokers, trial};
+use tests::{Broker, Failure, Outcome, RelayProcess, Role, Stage};
 
 use crate::commands::Ran;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres, Backend::Rabbitmq];
-    vec![
-        trial("a_cloud_that_hides_its_timeline_is_served/postgres/rabbitmq", &needs, |stage| async move {
-            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
-            without_a_timeline(stage, broker).await
-        }),
-        trial("sessions_do_not_depend_on_a_roles_defaults/postgres/rabbitmq", &needs, |stage| async move {
-            let broker = brokers::open(&stage, Backend::Rabbitmq).await?;
-            other_defaults(stage, broker).await
-        }),
-        trial(
-            "urls_that_cannot_be_honoured_are_refused_by_name/postgres",
-            &[Backend::Postgres],
-            refused_urls,
-        ),
-    ]
+tests::cases! { "{case}/{on}":
+    postgres rabbitmq {
+        a_cloud_that_hides_its_timeline_is_served = without_a_timeline,
+        sessions_do_not_depend_on_a_roles_defaults = other_defaults,
+    }
+    postgres { urls_that_cannot_be_honoured_are_refused_by_name = refused_urls }
 }
 
 /// Goal: when the server refuses the functions of its write-ahead log, as Aurora does, messages are

@@ -8,9 +8,26 @@ use message::{
 };
 use outbox_log::admin::{self, ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox_log::{EntryId, ExceptionState, LogOptions, RelayName};
+use sqlx::{Postgres, Sqlite};
 use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
+
+tests::cases! { "{case}/{on}":
+    postgres rabbitmq {
+        rows_of_every_size_leave_or_are_dead = rows_of_every_size_leave_or_are_dead::<Postgres>,
+    }
+    sqlite kafka_mock {
+        rows_of_every_size_leave_or_are_dead = rows_of_every_size_leave_or_are_dead::<Sqlite>,
+    }
+    night postgres rabbitmq {
+        a_row_larger_than_memory_costs_its_own_key = a_row_larger_than_memory_costs_its_own_key::<Postgres>,
+        small_headers_are_counted_as_what_they_take,
+    }
+    night sqlite kafka_mock {
+        a_row_larger_than_memory_costs_its_own_key = a_row_larger_than_memory_costs_its_own_key::<Sqlite>,
+    }
+}
 
 const RELAY: &str = "orders";
 /// Payload of a row written with plain SQL, in bytes.
@@ -172,10 +189,7 @@ fn times<DB: Dialect>() -> Vec<Row> {
 /// of each part and whatever its times, and blocks only its own key. Oracle: the records that a
 /// plain client finds in the topic, with their lengths; the errors of the other rows state length
 /// and limit; the peak of the relay's memory.
-pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let topic = &workload.topic;
     let rows: Vec<Row> = rows(topic)?.into_iter().chain(times::<DB>()).collect();
@@ -237,12 +251,9 @@ pub(crate) async fn rows_of_every_size_leave_or_are_dead<DB: Dialect>(
 /// Goal: for the memory bound, headers of a few bytes count as much as the memory that they occupy.
 /// Oracle: the kernel's peak while a thousand rows with the maximum number of headers wait for
 /// their topic, and all of them arrive in the end.
-pub(crate) async fn small_headers_are_counted_as_what_they_take(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn small_headers_are_counted_as_what_they_take(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     const ROWS: usize = 1_000;
-    let workload = Workload::<sqlx::Postgres>::open(&stage, broker).await?;
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let topic = &workload.topic;
     workload
         .database
@@ -270,7 +281,7 @@ pub(crate) async fn small_headers_are_counted_as_what_they_take(
 /// blocks only its own key, even when it is scheduled, when an operator requeues it, and when
 /// another relay takes over. Oracle: the effect of another key; the dead row with length and limit;
 /// the kernel's peak of the relay's memory, below one copy of the payload.
-pub(crate) async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
+async fn a_row_larger_than_memory_costs_its_own_key<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -347,7 +358,7 @@ async fn dead(admin: &dyn LogAdmin, count: usize) -> Outcome {
 
 async fn decide(admin: &dyn LogAdmin, id: EntryId, decision: Decision) -> Outcome {
     let (actor, note) = (String::from("test"), String::from("a test"));
-    let decree = OperatorDecision { decision, actor, note, selection: None };
+    let decree = OperatorDecision { decision, signature: outbox::Signature::new(actor, note) };
     let name = RelayName::new(RELAY)?;
     let dead = admin.list(&name, ExceptionState::Dead, EntryId(id.0 - 1), 1).await?;
     let chosen = ChosenEntry::from(dead.first().ok_or("it is not dead")?);

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness::plain::sqs::Sqs;
-use libtest_mimic::Trial;
 use message::{ContentType, EventType, Message, OrderingKey, Receipts, Submission, Ticket, Topic};
 use serde_json::json;
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Cluster, Database, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tests::{Backend, Broker, Cluster, Database, Outcome, RelayProcess, Stage, eventually};
 use time::OffsetDateTime;
 
 use crate::commands::Ran;
@@ -24,33 +23,10 @@ const COPY_EVERY: Duration = Duration::from_secs(10);
 /// Longer than SQS can delay a message, in seconds.
 const SCHEDULED_SECS: u32 = 1_200;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial(
-            "a_copy_after_the_deduplication_of_sqs_takes_no_effect/postgres/sqs-fifo",
-            &[Backend::Postgres, Backend::SqsFifo],
-            |stage| async move {
-                let broker = brokers::open(&stage, Backend::SqsFifo).await?;
-                copied(stage, broker).await
-            },
-        ),
-        trial(
-            "a_message_waits_longer_than_sqs_can_delay_it/postgres/sqs",
-            &[Backend::Postgres, Backend::Xtask, Backend::Sqs],
-            |stage| async move {
-                let broker = brokers::open(&stage, Backend::Sqs).await?;
-                scheduled(stage, broker).await
-            },
-        ),
-        trial(
-            "a_message_that_a_queue_has_forgotten_is_named_and_replayed/postgres/sqs",
-            &[Backend::Postgres, Backend::Sqs],
-            |stage| async move {
-                let broker = brokers::open(&stage, Backend::Sqs).await?;
-                forgotten(stage, broker).await
-            },
-        ),
-    ]
+tests::cases! { "{case}/{on}":
+    postgres sqs_fifo { a_copy_after_the_deduplication_of_sqs_takes_no_effect = copied }
+    postgres sqs + xtask { a_message_waits_longer_than_sqs_can_delay_it = scheduled }
+    postgres sqs { a_message_that_a_queue_has_forgotten_is_named_and_replayed = forgotten }
 }
 
 /// Goal: a copy that a FIFO queue accepts, because its deduplication has forgotten the first

@@ -2,27 +2,24 @@
 
 use std::path::Path;
 
-use libtest_mimic::Trial;
 use migrations::{Line, Migrator};
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::Config;
 use tests::workload::Workload;
-use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, eventually, roles, trial};
+use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, brokers, eventually, roles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::observability::get;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let kafka = [Backend::Postgres, Backend::Kafka];
-    let both = [Backend::Postgres, Backend::Kafka, Backend::Rabbitmq];
-    vec![
-        trial("a_start_waits_for_what_can_come_right/postgres/kafka", &kafka, what_can_come_right),
-        trial("files_that_come_later_are_waited_for/postgres/rabbitmq", &both, files_that_come_later),
-        trial("a_pipeline_that_is_refused_ends_alone/postgres/kafka", &kafka, refused_alone),
-        trial("a_run_that_ends_by_itself_waits_for_nobody/postgres/kafka", &kafka, once_waits_for_nobody),
-    ]
+tests::cases! { "{case}/{on}":
+    postgres kafka {
+        a_start_waits_for_what_can_come_right = what_can_come_right,
+        a_pipeline_that_is_refused_ends_alone = refused_alone,
+        a_run_that_ends_by_itself_waits_for_nobody = once_waits_for_nobody,
+    }
+    postgres rabbitmq + kafka { files_that_come_later_are_waited_for = files_that_come_later }
 }
 
 /// Returns a pipeline with this database setting and a short lease.

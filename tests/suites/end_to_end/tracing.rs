@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Shutdown};
-use libtest_mimic::Trial;
 use message::Message;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::{Protocol, WithExportConfig as _};
@@ -18,7 +17,7 @@ use sqlx::Postgres;
 use tests::collector::{Collector, int, text};
 use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
-use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually, trial};
+use tests::{Backend, Failure, Outcome, RelayProcess, Stage, brokers, eventually};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
 use tracing::instrument::WithSubscriber as _;
@@ -28,17 +27,12 @@ use tracing_subscriber::layer::SubscriberExt as _;
 const RELAY: &str = "orders";
 const SECRET: &str = "a-payload-that-no-span-may-hold";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let services = [Backend::Postgres, Backend::Kafka];
-    vec![
-        trial("producer_relay_and_consumer_are_linked_in_a_collector", &services, linked_spans),
-        trial("a_collector_that_is_away_disturbs_nothing", &services, collector_away),
-        trial(
-            "a_collector_that_cannot_be_used_ends_the_start",
-            &[Backend::Postgres, Backend::Kafka],
-            refused,
-        ),
-    ]
+tests::cases! { "{case}":
+    anywhere + postgres kafka {
+        producer_relay_and_consumer_are_linked_in_a_collector = linked_spans,
+        a_collector_that_is_away_disturbs_nothing = collector_away,
+        a_collector_that_cannot_be_used_ends_the_start = refused,
+    }
 }
 
 /// A service whose spans the OpenTelemetry SDK exports.

@@ -13,6 +13,21 @@ use tests::relay_process::{Config, relay};
 use tests::workload::Workload;
 use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage};
 
+tests::cases! { "{case}/{on}":
+    everywhere {
+        a_quiet_system_is_proven_and_each_damage_is_named,
+        a_running_system_gives_no_false_alarm,
+        what_was_discarded_is_not_missing,
+        what_waits_for_an_operator_is_told_apart,
+        nothing_is_written,
+    }
+    postgres kafka {
+        a_role_that_may_only_select_is_enough,
+        a_pipeline_that_is_away_hides_no_loss = a_pipeline_that_is_away_hides_no_loss::<Postgres>,
+        what_is_not_consumed_yet_is_not_missing,
+    }
+}
+
 const RELAY: &str = "orders";
 const ORDERS: usize = 40;
 /// An id with an old timestamp, so that it lies inside every range, but in no outbox.
@@ -70,7 +85,7 @@ fn named(report: &Value) -> BTreeSet<(String, String)> {
 /// Goal: a system that kept its promises passes, and each kind of damage is named with its message.
 /// Oracle: exit code, counts, and exactly the ids that were damaged with plain SQL and a plain
 /// client.
-pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
+async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -110,7 +125,7 @@ pub(crate) async fn a_quiet_system_is_proven_and_each_damage_is_named<DB: Dialec
 
 /// Goal: a pipeline that cannot be compared is reported as such, and does not hide the losses of
 /// another one. Oracle: exit codes and findings, with and without a loss.
-pub(crate) async fn a_pipeline_that_is_away_hides_no_loss<DB: Dialect>(
+async fn a_pipeline_that_is_away_hides_no_loss<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -133,7 +148,7 @@ pub(crate) async fn a_pipeline_that_is_away_hides_no_loss<DB: Dialect>(
 /// Goal: messages that wait for an operator are distinguished from errors and from success. Effects
 /// are required only for the event types that the statement covers. Oracle: exit codes, counts and
 /// the hint, for an open dead letter, a closed one, and a statement that returns no effect.
-pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
+async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -190,10 +205,7 @@ pub(crate) async fn what_waits_for_an_operator_is_told_apart<DB: Dialect>(
 /// hides no loss. Oracle: exit code, counts and findings before and after the relay applies the
 /// decision; then lost messages beside decisions about other messages: another relay's decision, a
 /// decision about another message at the same position in the log, and a reversed decision.
-pub(crate) async fn what_was_discarded_is_not_missing<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn what_was_discarded_is_not_missing<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = quiet::<DB>(&stage, broker).await?;
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let config = config(&stage, &workload, &workload.database.url, EFFECTS)?;
@@ -326,7 +338,7 @@ async fn put_phantom<DB: Dialect>(workload: &Workload<DB>) -> Outcome {
 
 /// Goal: a system under load raises no false alarm. Oracle: the exit code, three times while orders
 /// are placed.
-pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
+async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -372,7 +384,7 @@ pub(crate) async fn a_running_system_gives_no_false_alarm<DB: Dialect>(
 
 /// Goal: nothing can be written, not even by the operator's own statement. Oracle: the table
 /// afterwards.
-pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = quiet::<DB>(&stage, broker).await?;
     let writing =
         "effects = \"INSERT INTO charge SELECT message_id FROM inbox_message RETURNING message_id\"\n";
@@ -386,7 +398,7 @@ pub(crate) async fn nothing_is_written<DB: Dialect>(stage: Stage, broker: Arc<dy
 }
 
 /// Goal: a role that may only SELECT is enough. Oracle: the exit code.
-pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = quiet::<Postgres>(&stage, broker).await?;
     let role = stage.unique("verifier");
     workload.database
@@ -409,10 +421,7 @@ pub(crate) async fn a_role_that_may_only_select_is_enough(stage: Stage, broker: 
 
 /// Goal: messages that a consumer has not reached yet are distinguished from missing ones. Oracle:
 /// the counts, with the group's name, without it, and with a wrong one.
-pub(crate) async fn what_is_not_consumed_yet_is_not_missing(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn what_is_not_consumed_yet_is_not_missing(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     const MORE: usize = 7;
     let workload = quiet::<Postgres>(&stage, broker).await?;
     let url = &workload.database.url;

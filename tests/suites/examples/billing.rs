@@ -23,16 +23,16 @@ const PROGRAMS: [(Backend, &str, &str); 4] = [
 const INVOICED: [&str; 3] =
     ["order 1: invoice over 12.50 EUR", "order 2: invoice over 9.90 EUR", "2 invoices"];
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |(backend, program, variable): (Backend, &'static str, &'static str)| {
-        trial(format!("{program}/postgres/{backend}"), &[Backend::Postgres, backend], move |stage| {
-            bills(stage, backend, program, variable)
-        })
-    };
-    let plain_sql = program::with("psql", "plain_sql/postgres/bills_once", |name| {
-        trial(name, &[Backend::Postgres], plain_sql)
-    });
-    PROGRAMS.map(on).into_iter().chain([plain_sql]).collect()
+tests::cases! { "plain_sql/{on}/{case}":
+    postgres, if program::psql { bills_once = plain_sql }
+    also { PROGRAMS.map(|(backend, name, variable)| of(backend, name, variable)) }
+}
+
+/// Returns the trial of a program.
+fn of(backend: Backend, program: &'static str, variable: &'static str) -> Trial {
+    trial(format!("{program}/postgres/{backend}"), &[Backend::Postgres, backend], move |stage| {
+        bills(stage, backend, program, variable)
+    })
 }
 
 /// Goal: a consumer in another language applies a message once with a plain INSERT, and a Rust

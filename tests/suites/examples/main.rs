@@ -14,6 +14,8 @@
 //! | [`orders_api`] | a web service whose requests are repeated |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
+#![deny(dead_code, reason = "a case that no list names would never run")]
+
 mod billing;
 mod checkout;
 mod client;
@@ -26,12 +28,10 @@ mod program;
 mod provider;
 mod quick_start;
 
+tests::cases! {
+    night modules { billing, checkout, orders_api, payments, producing, quick_start }
+}
+
 fn main() -> std::process::ExitCode {
-    let mut trials = producing::trials();
-    trials.extend(billing::trials());
-    trials.extend(payments::trials());
-    trials.extend(orders_api::trials());
-    trials.extend(quick_start::trials());
-    trials.extend(checkout::trials());
-    tests::run(tests::trial::at_night(trials))
+    tests::run(trials())
 }

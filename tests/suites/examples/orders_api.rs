@@ -11,10 +11,9 @@ use axum::http::{HeaderMap, HeaderValue, Request};
 use futures_util::stream;
 use idempotency::KeyId;
 use idempotency::crash_points::{AFTER_CLAIM, AFTER_COMPLETE, AFTER_EFFECT, AFTER_OUTCOME};
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::eventually::when;
-use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use tests::{Database, Failure, Outcome, Stage, eventually};
 use tokio::process::Command;
 
 use crate::client::{Answer, send};
@@ -27,18 +26,14 @@ const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
 /// Maximum time for which a key stays held without a sign of life, in seconds.
 const LEASE_SECONDS: u64 = 2;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("orders_api/postgres/{name}");
-    let needs = &[Backend::Postgres];
-    vec![
-        trial(on("a_kill_at_any_point_has_no_second_effect"), needs, killed),
-        trial(on("what_is_sent_again_is_answered_byte_for_byte"), needs, sent_again),
-        trial(on("what_cannot_be_read_is_refused_and_does_nothing"), needs, refused),
-        trial(on("no_tenant_route_or_key_gets_the_answer_of_another"), needs, apart),
-        program::with("python3", &on("of_fifty_requests_at_once_one_runs"), |name| {
-            trial(name, needs, at_once)
-        }),
-    ]
+tests::cases! { "orders_api/{on}/{case}":
+    postgres {
+        a_kill_at_any_point_has_no_second_effect = killed,
+        what_is_sent_again_is_answered_byte_for_byte = sent_again,
+        what_cannot_be_read_is_refused_and_does_nothing = refused,
+        no_tenant_route_or_key_gets_the_answer_of_another = apart,
+    }
+    postgres, if program::python3 { of_fifty_requests_at_once_one_runs = at_once }
 }
 
 /// A database, a provider, and services that use them.

@@ -1,17 +1,15 @@
 //! A consumer whose effect is in another system: a payment service and a provider that honours
 //! keys.
 
-use libtest_mimic::Trial;
 use tests::eventually::when;
-use tests::{Backend, Outcome, Stage, eventually, trial};
+use tests::{Backend, Outcome, Stage, eventually};
 
 use crate::placed::Placed;
 use crate::program::{self, Running};
 use crate::provider::Provider;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres, Backend::Rabbitmq];
-    vec![trial("payments_rabbitmq/postgres/killed_in_the_middle_it_charges_once", &needs, charges_once)]
+tests::cases! { "payments_rabbitmq/postgres/{case}":
+    anywhere + postgres rabbitmq { killed_in_the_middle_it_charges_once = charges_once }
 }
 
 /// Goal: a service that is killed after its provider made the charges, but before it received the

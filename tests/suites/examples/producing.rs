@@ -7,11 +7,10 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use brokers::memory::Broker;
 use engine::{EngineOptions, Pipeline};
-use libtest_mimic::Trial;
 use message::{MaxInFlightPerKey, Message, Source, Topic};
 use outbox_log::{LogOptions, RelayName};
 use sqlx::Postgres;
-use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use tests::{Database, Failure, Outcome, Stage, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
@@ -20,13 +19,10 @@ use tokio_util::sync::CancellationToken;
 use crate::client::send;
 use crate::program::{self, Running};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("order_service/postgres", &[Backend::Postgres], order_service),
-        trial("embedded_relay/sqlite", &[], |_| embedded_relay()),
-        trial("embedded_page/sqlite", &[], embedded_page),
-        program::with("psql", "plain_sql/postgres", |name| trial(name, &[Backend::Postgres], plain_sql)),
-    ]
+tests::cases! { "{case}/{on}":
+    postgres { order_service }
+    postgres, if program::psql { plain_sql }
+    sqlite { embedded_relay, embedded_page }
 }
 
 /// The output of the order service in an empty database.

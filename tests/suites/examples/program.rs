@@ -1,13 +1,11 @@
 //! Building and running an example.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
-use tests::trial::cannot_run;
 use tests::{Failure, Outcome, Stage};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -22,27 +20,30 @@ pub(crate) async fn example(name: &str, settings: &[(&str, &str)]) -> Result<Vec
     lines(command).await
 }
 
-/// Returns a trial that also needs a program on this machine. Without that program it is listed as
-/// ignored; with `OUTBOX_REQUIRE=all` it fails.
-pub(crate) fn with(program: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    let is_there = std::process::Command::new(program).arg("--version").output().is_ok();
-    where_found(is_there, &format!("{program} is not installed"), name, made)
+/// Fails without the client of PostgreSQL.
+pub(crate) fn psql() -> Result<(), String> {
+    answers("psql", &["--version"], "psql")
 }
 
-/// Does the same for Python with clients of RabbitMQ and PostgreSQL.
-pub(crate) fn with_python(name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    let tried = std::process::Command::new(python()).args(["-c", "import pika, psycopg2"]).output();
-    let is_there = tried.is_ok_and(|output| output.status.success());
-    where_found(is_there, "python3 with pika and psycopg2 is not installed", name, made)
+/// Fails without the Python of the search path.
+pub(crate) fn python3() -> Result<(), String> {
+    answers("python3", &["--version"], "python3")
+}
+
+/// Fails without a Python that has clients of RabbitMQ and PostgreSQL.
+pub(crate) fn python_with_clients() -> Result<(), String> {
+    answers(python(), &["-c", "import pika, psycopg2"], "python3 with pika and psycopg2")
+}
+
+fn answers(program: impl AsRef<OsStr>, arguments: &[&str], what: &str) -> Result<(), String> {
+    let answer = std::process::Command::new(program).args(arguments).output();
+    let is_there = answer.is_ok_and(|answer| answer.status.success());
+    if is_there { Ok(()) } else { Err(format!("{what} is not installed")) }
 }
 
 /// Returns the Python that `cargo xtask test` has found, or else the one of the search path.
 pub(crate) fn python() -> OsString {
     std::env::var_os("OUTBOX_PYTHON").unwrap_or_else(|| "python3".into())
-}
-
-fn where_found(is_there: bool, reason: &str, name: &str, made: impl FnOnce(&str) -> Trial) -> Trial {
-    if is_there { made(name) } else { cannot_run(name, reason) }
 }
 
 /// A running example. Dropping it kills the process.

@@ -5,26 +5,19 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use libtest_mimic::Trial;
 use sqlx::Postgres;
 use tests::cluster::free_port;
 use tests::eventually::when;
-use tests::{Backend, Database, Outcome, Stage, brokers, eventually, relay_process, trial};
+use tests::{Backend, Database, Outcome, Stage, brokers, eventually, relay_process};
 use tokio::process::Command;
 
 use crate::document::{Shell, Step, is_as_printed, steps};
 use crate::program::{self, Running};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres, Backend::Kafka];
-    vec![
-        trial("quick_start/postgres/kafka", &needs, bills),
-        trial("quick_start/the_document", &[Backend::Postgres, Backend::Kafka, Backend::Xtask], document),
-        Trial::test("quick_start/a_document_is_read_as_it_is_written", || {
-            reads();
-            Ok(())
-        }),
-    ]
+tests::cases! { "quick_start/{case}":
+    anywhere + postgres kafka { "postgres/kafka" = bills }
+    anywhere + postgres kafka xtask { the_document = document }
+    anywhere { a_document_is_read_as_it_is_written = reads }
 }
 
 /// Query for the number of orders in this database whose message has taken effect. The topic may
@@ -141,7 +134,7 @@ fn logs(folder: &Path) -> String {
 }
 
 /// Oracle: a document with a command over several lines, and both matching and differing outputs.
-fn reads() {
+async fn reads() {
     let document =
         "# Title\n```toml\n$ no = 1\n```\n```console\n$ cat <<END\n$ a\nEND\nb\n$ ls\none\n…\n```\n";
     let step = |command: &str, printed: &[&str]| Step {

@@ -5,16 +5,18 @@
 //! `services` uses the services' own TLS, which `cargo xtask services` sets up. `plaintext` shows
 //! the refusals without TLS. `renewing` replaces certificates while they are in use.
 
+#![deny(dead_code, reason = "a case that no list names would never run")]
+
 mod places;
 mod plaintext;
 mod renewing;
 mod services;
 mod verifying;
 
+tests::cases! {
+    modules { plaintext, renewing, services, verifying }
+}
+
 fn main() -> std::process::ExitCode {
-    let mut trials = verifying::trials();
-    trials.extend(services::trials());
-    trials.extend(plaintext::trials());
-    trials.extend(renewing::trials());
-    tests::run(trials)
+    tests::run(trials())
 }

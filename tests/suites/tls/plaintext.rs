@@ -1,9 +1,8 @@
 //! Refusals without TLS, and the warning where plaintext is allowed. Nothing is sent, because the
 //! remote address is reserved for documentation (RFC 5737).
 
-use libtest_mimic::Trial;
 use tests::relay_process::{Config, relay};
-use tests::{Database, Failure, Outcome, RelayProcess, Stage, trial};
+use tests::{Database, Failure, Outcome, RelayProcess, Stage};
 
 const KAFKA: &str = "[pipeline.kafka]\nbootstrap_servers = [\"192.0.2.1:9092\"]\nconnect_timeout_ms = 200\n";
 const SASL_PLAIN: &str = "sasl = { mechanism = \"PLAIN\", username = \"u\", password = \"s3cret\" }\n";
@@ -12,12 +11,12 @@ const SQS: &str = "[pipeline.sqs]\nregion = \"r\"\naccess_key_id = \"k\"\nsecret
                    connect_timeout_ms = 200\nendpoint_url = \"http://192.0.2.1\"\n";
 const ALLOWED: &str = "allow_plaintext = true\n";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("plaintext/another_machine_is_refused_by_every_setting", &[], refused_everywhere),
-        trial("plaintext/where_it_is_allowed_the_start_says_so", &[], told_at_the_start),
-        trial("plaintext/an_endpoint_of_the_aws_environment_is_refused", &[], aws_environment),
-    ]
+tests::cases! { "plaintext/{case}":
+    anywhere {
+        another_machine_is_refused_by_every_setting = refused_everywhere,
+        where_it_is_allowed_the_start_says_so = told_at_the_start,
+        an_endpoint_of_the_aws_environment_is_refused = aws_environment,
+    }
 }
 
 async fn file(stage: &Stage, database: Option<&str>, broker: &str) -> Result<Config, Failure> {

@@ -401,7 +401,8 @@ mod tests {
                     if path.is_dir() {
                         folders.push(path);
                     } else {
-                        found |= std::fs::read_to_string(path).expect("a text").contains("at_night(");
+                        let text = std::fs::read_to_string(path).expect("a text");
+                        found |= text.lines().any(|line| line.trim_start().starts_with("night "));
                     }
                 }
             }

@@ -232,13 +232,14 @@ impl Kind {
     }
 }
 
-/// Runs a command, and returns nothing if it was ended because it took too long. A finder fails on
-/// purpose, so its output is withheld: it would look like failing tests.
+/// Runs a command up to the first test that fails, and returns nothing if it was ended because it
+/// took too long. A finder fails on purpose, so its output is withheld: it would look like failing
+/// tests.
 fn run(mut command: Command, backends: Option<&Backends>) -> Result<Option<Output>, String> {
     if let Some(backends) = backends {
         backends.hand_over(&mut command)?;
     }
-    child::output(command, PATIENCE)
+    child::output(command, PATIENCE, is_failed_test)
 }
 
 fn too_long(what: &str) -> String {
@@ -247,8 +248,11 @@ fn too_long(what: &str) -> String {
 
 /// Whether a test has failed by name, as Rust's test harness prints it.
 fn names_a_failed_test(output: &Output) -> bool {
-    let failed = |line: &str| line.starts_with("test ") && line.trim_end().ends_with(" ... FAILED");
-    String::from_utf8_lossy(&output.stdout).lines().any(failed)
+    String::from_utf8_lossy(&output.stdout).lines().any(is_failed_test)
+}
+
+fn is_failed_test(line: &str) -> bool {
+    line.starts_with("test ") && line.trim_end().ends_with(" ... FAILED")
 }
 
 /// Whether a storm's report says that a promise was broken. A storm that could not run, or that

@@ -35,6 +35,9 @@ const SUITES: [(&str, &[&str]); 9] = [
 /// Parts of a case's name that stand for its database.
 const DATABASES: [&str; 3] = ["*", "postgres", "sqlite"];
 
+/// Beginnings of names that lists have in common with the shared cases of all brokers.
+const SHARED: [&str; 2] = ["publisher/", "subscription/"];
+
 /// One or more tests, as a document names them.
 #[derive(Debug)]
 struct Named {
@@ -159,6 +162,42 @@ fn braced(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
+/// Returns where the cases of a section run, as their names say it.
+fn places(section: &str) -> Vec<String> {
+    let words =
+        section.trim().trim_start_matches("night ").split(['+', ',']).next().unwrap_or_default().trim();
+    let (pairs, brokers) = (["postgres/kafka", "sqlite/kafka-mock"], ["rabbitmq", "sqs-fifo", "sqs"]);
+    let on_postgres = brokers.map(|broker| format!("postgres/{broker}"));
+    match words {
+        "modules" | "also" => Vec::new(),
+        "anywhere" => vec![String::new()],
+        "on_postgres" | "on_sqlite" => vec![words.trim_start_matches("on_").to_owned()],
+        "every" | "databases" => ["postgres", "sqlite"].map(String::from).into(),
+        "pairs" => pairs.map(String::from).into(),
+        "every_broker" => on_postgres.into_iter().chain([pairs[0].to_owned()]).collect(),
+        "everywhere" => on_postgres.into_iter().chain(pairs.map(String::from)).collect(),
+        _ => vec![words.replace(' ', "/").replace('_', "-")],
+    }
+}
+
+/// Returns the names of the cases in a list: `night every { a, b = c, "d" = e }`.
+fn listed(pattern: &str, sections: &str) -> Vec<String> {
+    let sections: Vec<_> = sections.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let (sections, mut names) = (sections.join("\n"), Vec::new());
+    let mut rest = &sections[..];
+    while let Some((section, list)) = rest.split_once('{') {
+        let list = braced(list);
+        for on in places(section) {
+            let cases = list.split(',').filter_map(|case| case.split('=').next());
+            let cases = cases.map(|case| case.trim().trim_matches('"')).filter(|case| !case.is_empty());
+            let name = |case| pattern.replace("{on}", &on).replace("{case}", case);
+            names.extend(cases.map(name).map(|name| name.replace("//", "/").trim_matches('/').to_owned()));
+        }
+        rest = &rest[section.len() + list.len() + 2..];
+    }
+    names
+}
+
 /// Returns the name of a case without its database.
 fn without_database(name: &str) -> String {
     let parts: Vec<&str> = name.split('/').collect();
@@ -170,9 +209,9 @@ fn without_database(name: &str) -> String {
 /// The sources of a suite.
 #[derive(Default)]
 struct Suite {
-    /// The names of cases that are written as a whole, or listed in a macro `…cases!`.
+    /// The names of cases that are written as a whole, or listed in the macro `cases!`.
     cases: BTreeSet<String>,
-    /// The beginnings of names of cases in these macros.
+    /// The beginnings of names of cases in these lists.
     listed: BTreeSet<String>,
     /// Functions, and parts of texts: a name of a case may be put together from them.
     words: BTreeSet<String>,
@@ -191,22 +230,29 @@ impl Suite {
         }
         for (at, mark) in text.match_indices("cases! {") {
             let block = braced(&text[at + mark.len()..]);
-            let Some((prefix, listed)) =
-                block.trim_start().strip_prefix('"').and_then(|it| it.split_once('"'))
+            let Some((pattern, sections)) =
+                block.trim_start().strip_prefix('"').and_then(|it| it.split_once("\":"))
             else {
                 continue;
             };
-            suite.listed.insert(format!("{prefix}/"));
-            let words = listed.split(|c: char| !c.is_alphanumeric() && c != '_');
-            suite.cases.extend(words.filter(|word| !word.is_empty()).map(|word| format!("{prefix}/{word}")));
+            let prefix = pattern.split('{').next().unwrap_or_default();
+            if !prefix.is_empty() && !SHARED.contains(&prefix) {
+                suite.listed.insert(prefix.to_owned());
+            }
+            for name in listed(pattern, sections) {
+                suite.cases.insert(without_database(&name));
+                suite.cases.insert(name);
+            }
         }
         suite
     }
 
     fn has(&self, name: &str) -> bool {
+        let whole = name;
         let name = without_database(name);
         let below = format!("{name}/*");
-        let is_case = self.cases.iter().any(|case| fits(&name, case) || fits(&below, case));
+        let is_one = |case: &String| fits(whole, case) || fits(&name, case) || fits(&below, case);
+        let is_case = self.cases.iter().any(is_one);
         let is_listed = self.listed.iter().any(|prefix| name.starts_with(prefix.as_str()));
         let is_word = |part: &str| self.words.iter().any(|word| fits(part, word));
         is_case || (!is_listed && name.split('/').all(is_word))

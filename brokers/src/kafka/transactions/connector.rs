@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{ClosedTransaction, PublishError, Receipts, TransactionMark, TransactionScope, Transactions};
+use message::{
+    CONNECT_MAX_DEFAULT, ClosedTransaction, PublishError, Receipts, TransactionMark, TransactionScope,
+    Transactions,
+};
 use tokio::runtime::Handle;
 
-use super::opening::{Opening, blocking};
+use super::opening::{self, Opening, blocking};
 use super::pace::Pace;
 use super::session::{Session, lost};
 use crate::kafka::config::Config;
@@ -98,6 +101,10 @@ impl TransactionalConnector {
 impl message::Connector for TransactionalConnector {
     fn destination(&self) -> &str {
         &self.destination
+    }
+
+    fn connect_max(&self) -> Duration {
+        opening::open_max(&self.config).max(CONNECT_MAX_DEFAULT)
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn message::Publisher>, PublishError> {

@@ -25,6 +25,8 @@ use crate::kafka::log;
 const TAIL: i64 = 64;
 const TAIL_GROWS: i64 = 16;
 const POLL: Duration = Duration::from_millis(100);
+/// Minimum time allowed for finding the last mark.
+const LAST_MIN: Duration = Duration::from_secs(10);
 /// The topic's settings. Its segments are short, so that compaction keeps it small.
 const SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),
@@ -171,7 +173,7 @@ impl Marks<'_> {
     /// The broker's error when it does not answer; the operator's when the topic holds other
     /// records.
     pub(super) fn last(&self) -> Result<Option<TransactionMark>, PublishError> {
-        let deadline = Instant::now() + self.config.connect_timeout().max(Duration::from_secs(10));
+        let deadline = Instant::now() + last_max(self.config);
         let reader = self.consumer("read_committed")?;
         let (low, high) = self.ends(&reader, deadline)?;
         let mut tail = TAIL;
@@ -269,6 +271,11 @@ impl Marks<'_> {
         let code = fault::code(error);
         fault::session(code, &format!("cannot {verb} topic {:?}", self.topic))
     }
+}
+
+/// Returns the maximum time for finding the last mark, besides the questions that begin within it.
+pub(super) fn last_max(config: &Config) -> Duration {
+    config.connect_timeout().max(LAST_MIN)
 }
 
 /// Returns the topics of marks that belong to a relay of the same name and another log.

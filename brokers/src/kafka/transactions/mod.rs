@@ -7,6 +7,7 @@
 //! | `session.rs` | two producers that take turns |
 //! | `publisher.rs` | the engine's end of a session |
 //! | `worker.rs` | the thread that owns a producer and its open transaction |
+//! | `leaders.rs` | which partitions a batch must not add to a transaction |
 //! | `pace.rs` | how many messages a transaction takes |
 //! | `deliveries.rs` | the outcome of each record of a batch |
 //! | `marks.rs` | the topic of the marks, and the last one in it |
@@ -26,6 +27,7 @@ mod connector;
 pub mod crash_points;
 mod deliveries;
 mod inspect;
+mod leaders;
 mod marks;
 mod opening;
 mod pace;

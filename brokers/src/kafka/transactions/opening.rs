@@ -1,6 +1,5 @@
 //! Opens a session: fences off the previous one, and reads the last mark.
 
-use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use message::{Fault, FaultScope, PublishError, TransactionMark, TransactionScope};
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext as _;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -17,7 +16,8 @@ use tokio::task::spawn_blocking;
 use super::connector::TransactionalConnector;
 use super::deliveries::Deliveries;
 use super::inspect::marks_topic;
-use super::marks::Marks;
+use super::leaders::{self, Leaders, WHY_MAX};
+use super::marks::{Marks, last_max};
 use super::pace::Pace;
 use super::session::{PRODUCERS, Session, SessionEnd, lost};
 use super::worker::{Command, Worker};
@@ -29,6 +29,9 @@ use crate::kafka::suspects::{Singles, Suspects};
 /// Minimum time allowed for `init_transactions`: it waits until a transaction that was left open
 /// has ended.
 const INIT_MIN: Duration = Duration::from_secs(20);
+/// Questions about the topic of the marks that each take at most the time for connecting: its
+/// existence, its creation, its settings twice, its ends twice.
+const QUESTIONS: u32 = 6;
 /// Interval at which to check whether the caller still waits for it.
 const INIT_TURN: Duration = Duration::from_secs(1);
 /// An operator's property that may not exceed the transactions' timeout.
@@ -43,6 +46,18 @@ pub(super) struct Opening {
     pub(super) pace: Arc<Pace>,
     pub(super) singles: Option<Singles>,
     pub(super) scope: TransactionScope,
+}
+
+/// Returns how long opening a session takes at most.
+pub(super) fn open_max(config: &Config) -> Duration {
+    let producers = init_max(config).saturating_mul(PRODUCERS as u32).saturating_add(WHY_MAX);
+    let marks = config.connect_timeout().saturating_mul(QUESTIONS).saturating_add(last_max(config));
+    producers.saturating_add(marks)
+}
+
+/// Returns the maximum time of `init_transactions`.
+fn init_max(config: &Config) -> Duration {
+    config.connect_timeout().max(INIT_MIN)
 }
 
 /// Returns the ids under which the coordinator knows the producers of a relay. The first one was
@@ -89,7 +104,7 @@ impl Opening {
                 suspects: Arc::clone(&self.suspects),
                 pace: Arc::clone(&self.pace),
                 singles: singles.clone(),
-                topics: HashSet::new(),
+                leaders: Leaders::default(),
                 is_open: false,
                 end: Arc::clone(&end),
             };
@@ -107,7 +122,7 @@ impl Opening {
     /// Returns the producers, after fencing off those of the previous session.
     fn producers(&self, timeout: Duration) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
         let client = client(&self.config, timeout, self.singles.is_none())?;
-        let within = self.config.connect_timeout().max(INIT_MIN);
+        let within = init_max(&self.config);
         let begin = |id: String| begin(&client, id, within, &self.asker);
         let [first, second] = transactional_ids(&self.scope);
         // In the order of their turns. Of two processes that open sessions at the same time, the
@@ -164,33 +179,72 @@ pub(super) fn begin(
     asker: &Weak<()>,
 ) -> Result<BaseProducer<Deliveries>, PublishError> {
     let mut client = client.clone();
-    client.set("transactional.id", id);
+    client.set("transactional.id", &id);
     let settings = |text: String| PublishError::new(Fault::Operator, FaultScope::Session, text);
     let producer = BaseProducer::from_config_and_context(&client, Deliveries::default())
         .map_err(|error| settings(fault::creation(&error)))?;
-    init(&producer, within, asker).map(|()| producer)
+    init(&producer, &id, within, asker).map(|()| producer)
 }
 
 /// Fences off the previous producer, and waits until its last transaction has ended.
-fn init(producer: &BaseProducer<Deliveries>, within: Duration, asker: &Weak<()>) -> Result<(), PublishError> {
+fn init(
+    producer: &BaseProducer<Deliveries>,
+    id: &str,
+    within: Duration,
+    asker: &Weak<()>,
+) -> Result<(), PublishError> {
     let deadline = Instant::now() + within;
+    let mut is_ending = false;
     loop {
         if asker.strong_count() == 0 {
             return Err(lost());
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        match producer.init_transactions(left.min(INIT_TURN)) {
-            Ok(()) => return Ok(()),
-            Err(KafkaError::Transaction(error)) if error.is_retriable() && !left.is_zero() => {}
-            Err(error) => {
-                producer.poll(Duration::ZERO);
-                let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
-                let code = match &error {
-                    KafkaError::Transaction(error) => error.code(),
-                    error => error.rdkafka_error_code().unwrap_or(rdkafka::types::RDKafkaErrorCode::Unknown),
-                };
-                return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
-            }
+        let Err(error) = producer.init_transactions(left.min(INIT_TURN)) else { return Ok(()) };
+        let code = match &error {
+            KafkaError::Transaction(error) => error.code(),
+            error => error.rdkafka_error_code().unwrap_or(Code::Unknown),
+        };
+        let is_retriable = matches!(&error, KafkaError::Transaction(error) if error.is_retriable());
+        // Without an answer in this turn, the last one still holds.
+        is_ending = code == Code::ConcurrentTransactions || is_ending && code == Code::OperationTimedOut;
+        if is_retriable && !left.is_zero() {
+            continue;
         }
+        if is_retriable && is_ending {
+            return Err(not_ended(producer, id, within));
+        }
+        producer.poll(Duration::ZERO);
+        let reason = producer.context().complaint().unwrap_or_else(|| error.to_string());
+        return Err(fault::session(code, &format!("cannot begin transactions: {reason}")));
+    }
+}
+
+/// Returns the error of a producer whose predecessor's last transaction does not end. The
+/// coordinator writes the end to every partition of the transaction, and waits for those that
+/// cannot store it.
+fn not_ended(producer: &BaseProducer<Deliveries>, id: &str, within: Duration) -> PublishError {
+    let leaderless = leaders::leaderless(producer.client());
+    let now = if leaderless.is_empty() {
+        String::from("every partition has a leader now")
+    } else {
+        format!("without a leader now: {}", leaderless.join(", "))
+    };
+    PublishError::session_lost(format!(
+        "kafka has not ended the last transaction of {id:?} within {within:?}: a partition of it has no leader, or \
+         fewer in-sync replicas than min.insync.replicas ({now}); bring them back, or delete the topic, see \
+         docs/kafka-exactly-once.md"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_may_take_the_sum_of_its_steps() {
+        let config = |millis| Config::new(["127.0.0.1:1"]).connect_timeout_ms(millis);
+        assert_eq!(open_max(&config(5_000)), Duration::from_secs(2 * 20 + 2 + 6 * 5 + 10));
+        assert_eq!(open_max(&config(600_000)), Duration::from_secs(2 * 600 + 2 + 6 * 600 + 600));
     }
 }

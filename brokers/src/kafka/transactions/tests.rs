@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use message::{
-    EventType, Fault, FaultScope, Message, OrderingKey, PublishError, Publisher as _, Receipt, Receipts,
-    Submission, Ticket, Topic, TransactionMark, TransactionScope,
+    Fault, FaultScope, Message, PublishError, Publisher as _, Receipt, Receipts, Submission, Ticket,
+    TransactionMark, TransactionScope,
 };
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::marks::Marks;
-use super::opening::Opening;
+use super::opening::{Opening, begin, client};
 use super::pace::Pace;
 use super::parts;
 use super::probe::probe;
@@ -20,6 +20,7 @@ use super::publisher::TransactionalPublisher;
 use super::session::Session;
 use crate::kafka::Config;
 use crate::kafka::mock::Mock;
+use crate::kafka::partitioner::partition_of;
 use crate::kafka::suspects::Suspects;
 use crate::kafka::tests::damage::{Harm, Network};
 use crate::kafka::tests::{self as kafka, keyed};
@@ -35,6 +36,7 @@ struct Cluster {
     mock: Mock,
     suspects: Arc<Suspects>,
     pace: Arc<Pace>,
+    config: Config,
     scope: TransactionScope,
 }
 
@@ -50,7 +52,8 @@ impl Cluster {
             mock.lead(topic, 0, Some(leader)).unwrap();
         }
         let scope = TransactionScope { log, relay, is_new: false, timeout: TIMEOUT };
-        Self { mock, suspects: Arc::default(), pace: Arc::default(), scope }
+        let config = Config::new(mock.bootstrap_servers());
+        Self { mock, suspects: Arc::default(), pace: Arc::default(), config, scope }
     }
 
     /// Opens a session that has fenced off the previous one.
@@ -58,7 +61,7 @@ impl Cluster {
         let asker = Arc::new(());
         let opening = Opening {
             asker: Arc::downgrade(&asker),
-            config: Config::new(self.mock.bootstrap_servers()),
+            config: self.config.clone(),
             suspects: Arc::clone(&self.suspects),
             pace: Arc::clone(&self.pace),
             singles: self.suspects.take(),
@@ -70,6 +73,33 @@ impl Cluster {
         let publisher = session.publisher(receipts);
         (session, publisher, received)
     }
+
+    /// Publishes this message `count` times, in transactions as large as each session takes.
+    /// Returns how many messages each session has published; all sessions but the last one fail.
+    async fn drain(&self, message: &Message, count: usize, sessions_max: usize) -> Vec<usize> {
+        let (mut left, mut number, mut published) = (count, 0, Vec::new());
+        while left > 0 {
+            assert!(published.len() < sessions_max, "{left} of {count} are left after {published:?}");
+            let (session, mut publisher, mut received) = self.session().await;
+            let mut of_session = 0;
+            while left > 0 {
+                let batch = left.min(publisher.profile().batch_len);
+                let outcomes = send(&mut publisher, &mut received, vec![message.clone(); batch]).await;
+                if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+                    assert_eq!(error.scope(), FaultScope::Session, "{error}");
+                    break;
+                }
+                number += 1;
+                if session.commit(session.turn(), mark(number)).await.is_err() {
+                    break;
+                }
+                left -= batch;
+                of_session += batch;
+            }
+            published.push(of_session);
+        }
+        published
+    }
 }
 
 /// Publishes one message to each of these topics together, and returns their outcomes.
@@ -78,15 +108,21 @@ async fn publish(
     received: &mut UnboundedReceiver<Receipt>,
     topics: &[&str],
 ) -> Vec<Result<(), PublishError>> {
-    let message = |topic: &str| {
-        Message::new(Topic::new(topic).unwrap(), EventType::new("order.placed").unwrap(), "1")
-            .with_key(OrderingKey::new("k").unwrap())
-    };
+    send(publisher, received, topics.iter().map(|topic| keyed(topic, "k", "1")).collect()).await
+}
+
+/// Publishes these messages together, and returns their outcomes.
+async fn send(
+    publisher: &mut TransactionalPublisher,
+    received: &mut UnboundedReceiver<Receipt>,
+    messages: Vec<Message>,
+) -> Vec<Result<(), PublishError>> {
+    let count = messages.len();
     let submission =
-        |(number, topic): (u64, &&str)| Submission { ticket: Ticket(number), message: message(topic).into() };
-    publisher.submit((0..).zip(topics).map(submission).collect()).await;
+        |(number, message): (u64, Message)| Submission { ticket: Ticket(number), message: message.into() };
+    publisher.submit((0..).zip(messages).map(submission).collect()).await;
     let mut receipts = Vec::new();
-    while receipts.len() < topics.len() {
+    while receipts.len() < count {
         let next = tokio::time::timeout(Duration::from_secs(60), received.recv()).await;
         receipts.push(next.expect("a receipt in time").expect("an open channel"));
     }
@@ -131,6 +167,63 @@ async fn a_topic_that_does_not_answer_is_blamed_and_the_rest_leaves() {
     session.commit(session.turn(), mark(3)).await.unwrap();
 }
 
+/// Goal: a partition without a leader is not added to a transaction, which could not end before it
+/// has one again. Oracle: the receipts, and the time: a transaction with that partition would last
+/// as long as its patience. A partition of the topic that has a leader still takes messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_a_leader_is_named_before_the_transaction_begins() {
+    let cluster = Cluster::start();
+    cluster.mock.create_topic("half", 2).unwrap();
+    let of_key = u16::try_from(partition_of(b"k", 2)).unwrap();
+    cluster.mock.lead("half", of_key, None).unwrap();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let begun = Instant::now();
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "half"]).await;
+    let took = begun.elapsed();
+    assert!(took < TIMEOUT / 2, "answered after {took:?}");
+    let errors: Vec<_> = outcomes.into_iter().map(Result::unwrap_err).collect();
+    let blamed: Vec<_> = errors.iter().map(|error| (error.fault(), error.scope())).collect();
+    assert_eq!(
+        blamed,
+        [(Fault::Broker, FaultScope::Session), (Fault::Broker, FaultScope::Topic)],
+        "{errors:?}"
+    );
+    assert!(
+        errors[1].to_string().contains(&format!("partition {of_key} of kafka topic \"half\"")),
+        "{}",
+        errors[1]
+    );
+    drop((session, publisher));
+
+    cluster.mock.lead("half", of_key, Some(1)).unwrap();
+    cluster.mock.lead("half", 1 - of_key, None).unwrap();
+    let (session, mut publisher, mut received) = cluster.session().await;
+    let outcomes = publish(&mut publisher, &mut received, &["alive", "half"]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    session.commit(session.turn(), mark(1)).await.unwrap();
+}
+
+/// Goal: an operator learns why no session opens while Kafka cannot end the last transaction.
+/// Oracle: the error names the transactional id, and the partition that has no leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_does_not_end_is_named_with_the_partitions_without_a_leader() {
+    let cluster = Cluster::start();
+    cluster.mock.lead("silent", 0, None).unwrap();
+    let busy = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS; 1_000];
+    cluster.mock.request_errors(RDKafkaApiKey::InitProducerId, &busy).unwrap();
+    let settings = client(&cluster.config, TIMEOUT, true).unwrap();
+    let beginning = move || {
+        let asker = Arc::new(());
+        begin(&settings, String::from("outbox/a1/orders"), Duration::from_secs(3), &Arc::downgrade(&asker))
+    };
+    let error = tokio::task::spawn_blocking(beginning).await.unwrap().err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    let text = error.to_string();
+    for part in ["last transaction of \"outbox/a1/orders\"", "without a leader now: silent [0])"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 /// Goal: `relay doctor` reports whether the relay's user may begin transactions, and fences off no
 /// relay by asking. Oracle: the session that existed before still commits.
 #[tokio::test(flavor = "multi_thread")]
@@ -160,30 +253,25 @@ async fn suspects_leave_also_where_each_takes_its_time() {
     cluster.scope.timeout = Duration::from_secs(1);
     cluster.suspects.raise(SUSPECTS);
     cluster.mock.answer_late(1, Duration::from_millis(15)).unwrap();
-    let (mut left, mut number, mut failed) = (SUSPECTS, 0, 0);
-    while left > 0 {
-        let (session, mut publisher, mut received) = cluster.session().await;
-        loop {
-            let batch = left.min(publisher.profile().batch_len);
-            let outcomes = publish(&mut publisher, &mut received, &vec!["alive"; batch]).await;
-            if let Some(error) = outcomes.into_iter().find_map(Result::err) {
-                assert_eq!(error.scope(), FaultScope::Session, "{error}");
-                failed += 1;
-                break;
-            }
-            number += 1;
-            if session.commit(session.turn(), mark(number)).await.is_err() {
-                failed += 1;
-                break;
-            }
-            left -= batch;
-            if left == 0 {
-                break;
-            }
-        }
-        assert!(failed < 20, "{left} of {SUSPECTS} are left");
-    }
+    cluster.drain(&keyed("alive", "k", "1"), SUSPECTS, 20).await;
     assert!(cluster.suspects.take().is_none());
+}
+
+/// Goal: a batch that is larger than the client's queue, and that the cluster does not accept in
+/// time, gets smaller. Otherwise each session would begin with the same batch and publish nothing.
+/// Oracle: the messages that each session has published.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_does_not_fit_into_the_queue_shrinks_until_it_leaves_in_time() {
+    const MESSAGES: usize = 150;
+    let mut cluster = Cluster::start();
+    // The patience is one second. In this time about 50 messages arrive: one in each of the five
+    // requests that may be in flight.
+    cluster.scope.timeout = Duration::from_secs(2);
+    cluster.mock.answer_late(1, Duration::from_millis(100)).unwrap();
+    cluster.config = cluster.config.clone().message_bytes_max(100_000).queue_bytes_max(1 << 20);
+    let published = cluster.drain(&keyed("alive", "k", vec![0; 90_000]), MESSAGES, 8).await;
+    assert_eq!(published[0], 0, "the first batch is larger than what arrives in time: {published:?}");
+    assert!(cluster.pace.batch_len(false) < MESSAGES);
 }
 
 /// Goal: a relay does not take an earlier mark for the last one because it cannot read the last

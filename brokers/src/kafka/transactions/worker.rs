@@ -2,7 +2,7 @@
 //!
 //! All of librdkafka's functions for transactions block, so they run on a separate thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::crash_points;
 use super::deliveries::Deliveries;
+use super::leaders::{self, Leaders};
 use super::pace::Pace;
 use super::parts;
 use super::session::SessionEnd;
@@ -33,9 +34,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Maximum time for aborting a transaction. Aborting only frees readers sooner: the next session's
 /// `init_transactions` does so in any case.
 const ABORT_MAX: Duration = Duration::from_secs(5);
-
-/// Maximum wait for the cluster's reason why a topic does not answer.
-const METADATA_MAX: Duration = Duration::from_secs(2);
 
 /// A request to a session.
 pub(super) enum Command {
@@ -61,7 +59,7 @@ pub(super) struct Worker {
     pub(super) pace: Arc<Pace>,
     /// Shared by the producers of a session.
     pub(super) singles: Option<Arc<Singles>>,
-    pub(super) topics: HashSet<String>,
+    pub(super) leaders: Leaders,
     pub(super) is_open: bool,
     pub(super) end: SessionEnd,
 }
@@ -160,28 +158,13 @@ impl Worker {
     /// Puts a batch into the transaction. On failure the session ends; the error names the messages
     /// that are known to be at fault.
     fn fill(&mut self, batch: &[Submission]) -> Result<(), Blamed> {
-        let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
-        let mut blamed = Blamed::new();
-        // Asks about each topic once, even about one that is missing.
-        let mut topics: HashMap<&str, Result<(), PublishError>> = HashMap::new();
-        for (place, Submission { message, .. }) in batch.iter().enumerate() {
-            if let Err(error) = limit.check(message) {
-                blamed.insert(place, PublishError::refused(error.to_string()).with_source(error));
-                continue;
+        let blamed = match self.unsendable(batch) {
+            Ok(blamed) => blamed,
+            Err(error) => {
+                self.give_up(error.fault(), error.to_string());
+                return Err(Blamed::new());
             }
-            let topic = message.topic.as_str();
-            match topics.entry(topic).or_insert_with(|| self.know_topic(topic)) {
-                Ok(()) => {}
-                Err(error) if error.scope() == message::FaultScope::Session => {
-                    self.give_up(error.fault(), error.to_string());
-                    return Err(Blamed::new());
-                }
-                Err(error) => {
-                    let same = PublishError::new(error.fault(), error.scope(), error.to_string());
-                    blamed.insert(place, same);
-                }
-            }
-        }
+        };
         if !blamed.is_empty() {
             let first = blamed.values().map(ToString::to_string).next().unwrap_or_default();
             self.give_up(Fault::Broker, format!("the transaction was abandoned: {first}"));
@@ -197,27 +180,36 @@ impl Worker {
         }
     }
 
-    /// Checks whether Kafka has the topic. Asks once per session.
-    fn know_topic(&mut self, topic: &str) -> Result<(), PublishError> {
-        if self.topics.contains(topic) {
-            return Ok(());
-        }
+    /// Returns the messages that must not enter a transaction: those that are too large, and those
+    /// whose topic is missing or has no leader for their partition. The error is the session's.
+    fn unsendable(&mut self, batch: &[Submission]) -> Result<Blamed, PublishError> {
         let Some(producer) = &self.producer else { return Err(self.lost()) };
-        let metadata = producer.client().fetch_metadata(Some(topic), self.config.connect_timeout());
-        let found = metadata.map_err(|error| {
-            let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-            fault::delivery(code, topic)
-        })?;
-        match found.topics().first().map(|found| (found.error(), found.partitions().len())) {
-            Some((None, partitions)) if partitions > 0 => {
-                self.topics.insert(topic.to_owned());
-                Ok(())
+        let limit = SizeLimit { message_bytes_max: self.config.message_bytes_max, ..SizeLimit::KAFKA };
+        let mut blamed = Blamed::new();
+        let mut topics = BTreeSet::new();
+        for (place, Submission { message, .. }) in batch.iter().enumerate() {
+            match limit.check(message) {
+                Ok(()) => _ = topics.insert(message.topic.as_str()),
+                Err(error) => {
+                    let refused = PublishError::refused(error.to_string()).with_source(error);
+                    blamed.insert(place, refused);
+                }
             }
-            Some((Some(error), _)) if fault::classify(error.into()).0 != Fault::Broker => {
-                Err(fault::delivery(error.into(), topic))
-            }
-            _ => Err(PublishError::topic_busy(format!("kafka topic {topic:?} has no leader yet"))),
         }
+        let timeout = self.config.connect_timeout();
+        let fetch = |topic: Option<&str>| leaders::fetch(producer.client(), topic, timeout);
+        let refused = self.leaders.ask(&topics, Instant::now(), fetch)?;
+        for (place, Submission { message, .. }) in batch.iter().enumerate() {
+            let error = match refused.get(message.topic.as_str()) {
+                Some(error) => PublishError::new(error.fault(), error.scope(), error.to_string()),
+                None => match self.leaders.check(message) {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
+            };
+            blamed.entry(place).or_insert(error);
+        }
+        Ok(blamed)
     }
 
     /// Sends a batch and waits until the brokers have all of it. The error is `None` when the
@@ -236,6 +228,9 @@ impl Worker {
                         serve(producer);
                         std::thread::sleep(PAUSE_MAX);
                     }
+                    Err(KafkaError::MessageProduction(Code::QueueFull)) => {
+                        return Err(Some(self.no_room(producer, batch.len())));
+                    }
                     Err(error) => return Err(Some(unusable(producer, &error))),
                 }
             }
@@ -247,6 +242,30 @@ impl Worker {
         Ok(())
     }
 
+    /// Returns the error of a batch for which the client's queue had no room in time. The topics of
+    /// its messages are not at fault: some messages were never handed over. A cluster that accepted
+    /// nothing at all is silent, and smaller batches would not help.
+    fn no_room(&self, producer: &BaseProducer<Deliveries>, all: usize) -> PublishError {
+        let arrived = all.saturating_sub(producer.context().left());
+        if arrived > 0 {
+            self.pace.slow(self.singles.is_some(), arrived);
+            return PublishError::session_lost(self.describe_slow(arrived, all));
+        }
+        PublishError::session_lost(format!(
+            "kafka accepted none of {all} messages of a transaction within {:?}, and kafka.queue_bytes_max has no \
+             room for the rest of them",
+            self.patience
+        ))
+    }
+
+    /// Describes a batch of `all` messages that the cluster did not accept in time.
+    fn describe_slow(&self, arrived: usize, all: usize) -> String {
+        format!(
+            "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
+            self.patience
+        )
+    }
+
     fn open(&mut self) -> Result<(), Option<PublishError>> {
         let Some(producer) = &self.producer else { return Err(Some(self.lost())) };
         if !self.is_open {
@@ -254,14 +273,6 @@ impl Worker {
             self.is_open = true;
         }
         Ok(())
-    }
-
-    /// Returns whether the cluster reports that a partition of the topic has no leader.
-    fn has_no_leader(&self, topic: &str) -> bool {
-        let Some(producer) = &self.producer else { return false };
-        let Ok(found) = producer.client().fetch_metadata(Some(topic), METADATA_MAX) else { return false };
-        let mut partitions = found.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions);
-        partitions.any(|partition| partition.leader() < 0)
     }
 
     /// Ends the session after a batch that did not arrive completely. Returns the messages at
@@ -281,11 +292,7 @@ impl Worker {
         let is_heard = arrived > 0 && !is_slow;
         if is_silence && is_slow {
             self.pace.slow(self.singles.is_some(), arrived);
-            let all = batch.len();
-            reason = Some(format!(
-                "kafka accepted {arrived} of {all} messages of a transaction within {:?}; the next ones are smaller",
-                self.patience
-            ));
+            reason = Some(self.describe_slow(arrived, batch.len()));
         }
         let mut silent = HashMap::new();
         for (place, (outcome, submission)) in outcomes.into_iter().zip(batch).enumerate() {
@@ -295,7 +302,7 @@ impl Worker {
                 Some(Err(code)) => code,
                 // Its partition does not answer, while others or the cluster do.
                 None if is_silence => {
-                    let ask = || is_heard || self.has_no_leader(topic);
+                    let ask = || is_heard || leaders::is_leaderless(producer.client(), topic);
                     if *silent.entry(topic).or_insert_with(ask) {
                         let text = format!(
                             "kafka topic {topic:?} did not accept a message of a transaction within {:?}",

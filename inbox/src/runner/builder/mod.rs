@@ -161,6 +161,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             after_dead_letter: settings.after_dead_letter,
             guarded: self.guarded,
             process: Uuid::now_v7(),
+            draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
         };
         let parts = Parts {

@@ -29,15 +29,13 @@ const REDRIVES_END_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Background {
     _maintenance: Option<AbortOnDropHandle<()>>,
     redrives: Option<AbortOnDropHandle<()>>,
-    stop: CancellationToken,
     _counts: AbortOnDropHandle<()>,
 }
 
 impl Background {
-    /// Ends the tasks. A redrive that runs is given up and noted as such: the next process would
-    /// count it as one that ended the process.
+    /// Ends the tasks, after the drive has let no other redrive begin. One that still runs is given
+    /// up and noted as such: the next process would count it as one that ended the process.
     pub(super) async fn end<S: Store>(self, worker: &Worker<S>) {
-        self.stop.cancel();
         worker.store.stop_redrives();
         if let Some(redrives) = self.redrives {
             _ = tokio::time::timeout(REDRIVES_END_MAX, redrives).await;
@@ -50,12 +48,10 @@ impl<S: Store> Drive<S> {
     pub(super) fn begin_background(&self) -> Background {
         let worker = || Arc::clone(&self.worker);
         let RunnerOptions { maintain_interval, redrive_interval, .. } = self.settings;
-        let stop = CancellationToken::new();
-        let redriving = |period| self.spawn(redrive(worker(), period, stop.clone()));
+        let redriving = |period| self.spawn(redrive(worker(), period, self.draining.clone()));
         Background {
             _maintenance: maintain_interval.map(|period| self.spawn(maintain(worker(), period))),
             redrives: redrive_interval.map(redriving),
-            stop,
             _counts: self.spawn(store_counts(worker())),
         }
     }

@@ -70,6 +70,8 @@ pub(super) struct Drive<S> {
     /// at a stop, but only when nothing is received any more. Otherwise the next message of a key
     /// could begin here after the first one was handed back.
     give_up: CancellationToken,
+    /// Cancelled at a stop: no redrive begins while handlers that run are waited for.
+    draining: CancellationToken,
     lag: LagGauges,
 }
 
@@ -94,6 +96,7 @@ impl<S: Store> Drive<S> {
             session: 0,
             seen: HashMap::new(),
             give_up: CancellationToken::new(),
+            draining: CancellationToken::new(),
             shutdown,
         }
     }
@@ -142,6 +145,8 @@ impl<S: Store> Drive<S> {
                 Step::Stop => {
                     tracing::info!(consumer = %self.worker.consumer, in_hand = self.unsettled.len(), "stopping");
                     is_stopping = true;
+                    self.draining.cancel();
+                    self.worker.store.begin_no_redrives();
                     self.stop_receiving().await;
                     self.give_up.cancel();
                 }

@@ -35,7 +35,7 @@ impl<DB: Dialect> HeldMessages for InboxStore<DB> {
     }
 
     async fn redrive_in_turn(&self, letter: DeadLetterId) -> Result<Turn, StoreError> {
-        if self.stopping.is_cancelled() {
+        if self.draining.is_cancelled() {
             return Ok(Turn::NotNow);
         }
         let handler = BoundedHandler(self);

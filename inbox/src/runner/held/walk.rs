@@ -3,12 +3,12 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
+use message::back;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::redrive::HeldCourses;
-use crate::day::back;
 use crate::dead_letters::{HeldFirst, HeldKey};
 use crate::ids::DeadLetterId;
 use crate::runner::store::Store;

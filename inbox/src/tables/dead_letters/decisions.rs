@@ -1,9 +1,12 @@
 //! The decisions of operators about dead letters.
 
 use migrations::query::Query;
+use outbox::Signature;
 use uuid::Uuid;
 
-use crate::dead_letters::{Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided};
+use crate::dead_letters::{
+    Action, DecidedLetter, Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided,
+};
 use crate::dialect::Dialect;
 use crate::ids::ConsumerName;
 use crate::rows;
@@ -19,18 +22,18 @@ impl<DB: Dialect> Tables<DB> {
     pub(crate) async fn note_decision(
         &self,
         connection: &mut DB::Connection,
-        decision: &Decision,
+        signature: &Signature,
+        action: Action,
+        letter: &DecidedLetter,
     ) -> Result<Option<i64>> {
-        let noted = Query::<DB>::new(&self.shared.note_decision)
-            .bind(&decision.signature.actor)
-            .bind(&decision.signature.note)
-            .bind(decision.dead_letter.0)
-            .bind(&decision.consumer)
-            .bind(decision.action.as_str())
-            .bind(decision.accept_late)
-            .bind(decision.outcome.as_deref())
-            .bind(decision.signature.selection.as_deref())
-            .bind(decision.decision)
+        let noted = signature
+            .bind(Query::<DB>::new(&self.shared.note_decision))
+            .bind(action.as_str())
+            .bind(letter.dead_letter.0)
+            .bind(&letter.consumer)
+            .bind(letter.accept_late)
+            .bind(letter.outcome.as_deref())
+            .bind(letter.decision)
             .first(connection)
             .await?;
         noted.map(|row| row.get("seq")).transpose()
@@ -72,9 +75,7 @@ impl<DB: Dialect> Tables<DB> {
         before: i64,
         limit: u32,
     ) -> Result<Vec<Decision>> {
-        let query = Query::<DB>::new(&self.shared.decisions).bind(limit).bind(before);
-        let found = query.rows(connection).await?;
-        found.iter().map(rows::decision).collect()
+        self.audit.before::<DB>(connection, before, limit).await?.iter().map(rows::decision).collect()
     }
 
     /// Returns the newest decisions about each of these dead letters, newest first.
@@ -141,11 +142,10 @@ impl<DB: Dialect> Tables<DB> {
         accept_late: bool,
         decided: &ManyDecided,
     ) -> Result<Vec<Uuid>> {
-        let noted = Query::<DB>::new(&self.shared.note_requests)
-            .bind(&decided.signature.actor)
-            .bind(&decided.signature.note)
+        let noted = decided
+            .signature
+            .bind(Query::<DB>::new(&self.shared.note_requests))
             .bind(accept_late)
-            .bind(decided.signature.selection.as_deref())
             .bind(decided.id)
             .bind(ids)
             .rows(connection)

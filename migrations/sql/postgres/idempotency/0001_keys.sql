@@ -101,6 +101,7 @@ CREATE TABLE {schema}idempotency_audit (
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor     text        NOT NULL,
     note      text        NOT NULL,
+    selection text,
     action    text        NOT NULL,
     scope     text        NOT NULL,
     operation text        NOT NULL,
@@ -112,50 +113,7 @@ CREATE TABLE {schema}idempotency_audit (
 -- Serves the removal of old decisions.
 CREATE INDEX idempotency_audit_at_idx ON {schema}idempotency_audit (at);
 
--- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
--- take back what was decided about its keys.
-CREATE FUNCTION {schema}idempotency_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-DECLARE
-    purged bigint;
-BEGIN
-    IF before > clock_timestamp() - interval '30 days' THEN
-        RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    -- What stays does not count towards the limit: many such rows must not keep what is behind
-    -- them. Several processes purge at once.
-    DELETE FROM %home%.idempotency_audit WHERE ctid = ANY (ARRAY(
-        SELECT a.ctid FROM %home%.idempotency_audit AS a WHERE a.at < before
-        ORDER BY a.at LIMIT rows_max FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS purged = ROW_COUNT;
-    RETURN purged;
-END
-$$;
-REVOKE ALL ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) FROM PUBLIC;
-COMMENT ON FUNCTION {schema}idempotency_purge_audit(timestamptz, integer) IS
-    'removes decisions from before a moment at least 30 days ago, the oldest first, at most rows_max; returns how many';
+{audit_purge}
 
 
--- The schema's name, for the function that runs with the owner's rights. The server checks its body
--- now.
-SET LOCAL check_function_bodies = on;
-DO $$
-DECLARE
-    home       regnamespace :=
-        (SELECT relnamespace FROM pg_class WHERE oid = '{schema}idempotency_key'::regclass);
-    definition text;
-BEGIN
-    FOR definition IN
-        SELECT pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = home AND starts_with(proname, 'idempotency_') AND strpos(prosrc, '%home%') > 0
-    LOOP
-        EXECUTE replace(definition, '%home%', home::text);
-    END LOOP;
-END
-$$;
+{home}

@@ -409,14 +409,14 @@ CREATE TABLE {schema}inbox_audit (
     at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor       text        NOT NULL,
     note        text        NOT NULL,
+    selection   text,
+    action      text        NOT NULL,
     dead_letter uuid        NOT NULL,
     consumer    text COLLATE "C" NOT NULL,
-    action      text        NOT NULL,
     accept_late boolean     NOT NULL DEFAULT false,
     -- The result: how the dead letter was closed, or the error.
     outcome     text,
     done_at     timestamptz,
-    selection   text,
     decision    uuid,
     CONSTRAINT inbox_audit_pkey PRIMARY KEY (seq),
     CONSTRAINT inbox_audit_action_is_known CHECK (action IN ('redrive', 'discard')),
@@ -441,34 +441,7 @@ CREATE UNIQUE INDEX inbox_audit_requested_idx ON {schema}inbox_audit (consumer, 
 -- Serves the removal of old decisions. A redrive that was not carried out yet stays.
 CREATE INDEX inbox_audit_done_idx ON {schema}inbox_audit (at) WHERE done_at IS NOT NULL;
 
--- Decisions are kept for years, not for ever. A service cannot remove young ones, and so cannot
--- take back what was decided about its messages.
-CREATE FUNCTION {schema}inbox_purge_audit(before timestamptz, rows_max integer) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET enable_sort = off
-AS $$
-DECLARE
-    purged bigint;
-BEGIN
-    IF before > clock_timestamp() - interval '30 days' THEN
-        RAISE EXCEPTION 'decisions of the last 30 days are kept: % is too late', before
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    -- What stays does not count towards the limit: many such rows must not keep what is behind
-    -- them. Several processes purge at once.
-    DELETE FROM %home%.inbox_audit WHERE ctid = ANY (ARRAY(
-        SELECT a.ctid FROM %home%.inbox_audit AS a WHERE a.at < before AND a.done_at IS NOT NULL
-        ORDER BY a.at LIMIT rows_max FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS purged = ROW_COUNT;
-    RETURN purged;
-END
-$$;
-REVOKE ALL ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) FROM PUBLIC;
-COMMENT ON FUNCTION {schema}inbox_purge_audit(timestamptz, integer) IS
-    'removes decisions from before a moment at least 30 days ago, the oldest first, at most rows_max; returns how many';
+{audit_purge}
 
 -- A duplicate leaves no row of its own. Consumers store how many there were in each minute, and how
 -- many messages took effect, so that their rate can be read from the tables.
@@ -484,20 +457,4 @@ COMMENT ON TABLE {schema}inbox_minute IS
     'what consumers counted in each minute of the last day; a killed process takes its last counts with it';
 
 
--- The schema's name, for the functions that run with the owner's rights. The server checks their
--- bodies now.
-SET LOCAL check_function_bodies = on;
-DO $$
-DECLARE
-    home       regnamespace :=
-        (SELECT relnamespace FROM pg_class WHERE oid = '{schema}inbox_message'::regclass);
-    definition text;
-BEGIN
-    FOR definition IN
-        SELECT pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = home AND starts_with(proname, 'inbox_') AND strpos(prosrc, '%home%') > 0
-    LOOP
-        EXECUTE replace(definition, '%home%', home::text);
-    END LOOP;
-END
-$$;
+{home}

@@ -585,18 +585,18 @@ CREATE TABLE {schema}outbox_audit (
     seq           bigint      GENERATED ALWAYS AS IDENTITY,
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor         text        NOT NULL,
+    note          text        NOT NULL,
+    selection     text,
+    action        text        NOT NULL,
     relay         text COLLATE "C" NOT NULL,
     id            bigint      NOT NULL,
     message_id    uuid        NOT NULL,
-    action        text        NOT NULL,
-    note          text        NOT NULL,
     digest_before text,
     digest_after  text,
     payload_before bytea,
     headers_before jsonb,
     payload_after  bytea,
     headers_after  jsonb,
-    selection     text,
     -- The party at fault, and the text of the failure.
     fault         text,
     error         text,
@@ -634,11 +634,11 @@ CREATE TABLE {schema}outbox_operation (
     seq       bigint      GENERATED ALWAYS AS IDENTITY,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor     text        NOT NULL,
-    relay     text        NOT NULL,
-    action    text        NOT NULL,
+    note      text        NOT NULL,
     -- What was paused or resumed.
     selection text        NOT NULL,
-    note      text        NOT NULL,
+    action    text        NOT NULL,
+    relay     text        NOT NULL,
     CONSTRAINT outbox_operation_pkey PRIMARY KEY (seq)
 );
 COMMENT ON TABLE {schema}outbox_operation IS
@@ -1185,20 +1185,4 @@ COMMENT ON FUNCTION {schema}outbox_forget_decisions(interval, integer) IS
     'removes the oldest decisions and operations when they are older than this and their messages are gone; 30 days at least';
 
 
--- The schema's name, for the functions that run with the owner's rights. The server checks their
--- bodies now.
-SET LOCAL check_function_bodies = on;
-DO $$
-DECLARE
-    home       regnamespace :=
-        (SELECT relnamespace FROM pg_class WHERE oid = '{schema}outbox_message'::regclass);
-    definition text;
-BEGIN
-    FOR definition IN
-        SELECT pg_get_functiondef(oid) FROM pg_proc
-        WHERE pronamespace = home AND starts_with(proname, 'outbox_') AND strpos(prosrc, '%home%') > 0
-    LOOP
-        EXECUTE replace(definition, '%home%', home::text);
-    END LOOP;
-END
-$$;
+{home}

@@ -58,6 +58,7 @@ CREATE TABLE idempotency_audit (
     at        INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     actor     TEXT    NOT NULL,
     note      TEXT    NOT NULL,
+    selection TEXT,
     action    TEXT    NOT NULL,
     scope     TEXT    NOT NULL,
     operation TEXT    NOT NULL,

@@ -217,16 +217,16 @@ CREATE TABLE inbox_audit (
     at          INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     actor       TEXT    NOT NULL,
     note        TEXT    NOT NULL,
+    -- The filter by which the dead letter was chosen, and how many it chose; null when there was no
+    -- filter.
+    selection   TEXT,
+    action      TEXT    NOT NULL,
     dead_letter TEXT    NOT NULL,
     consumer    TEXT    NOT NULL,
-    action      TEXT    NOT NULL,
     accept_late INTEGER NOT NULL DEFAULT 0,
     -- The result: how the dead letter was closed, or the error.
     outcome     TEXT,
     done_at     INTEGER,
-    -- The filter by which the dead letter was chosen, and how many it chose; null when there was no
-    -- filter.
-    selection   TEXT,
     -- The same in the rows of all dead letters of one confirmation; null when each was decided about
     -- by itself.
     decision    TEXT,

@@ -197,11 +197,14 @@ CREATE TABLE outbox_audit (
     seq           INTEGER PRIMARY KEY AUTOINCREMENT,
     at            INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     actor         TEXT    NOT NULL,
+    note          TEXT    NOT NULL,
+    -- The filter by which the entry was chosen, and how many it chose; null when there was no
+    -- filter.
+    selection     TEXT,
+    action        TEXT    NOT NULL,
     relay         TEXT    NOT NULL,
     id            INTEGER NOT NULL,
     message_id    TEXT    NOT NULL,
-    action        TEXT    NOT NULL,
-    note          TEXT    NOT NULL,
     -- SHA-256 of payload and headers.
     digest_before TEXT,
     digest_after  TEXT,
@@ -210,9 +213,6 @@ CREATE TABLE outbox_audit (
     headers_before TEXT,
     payload_after  BLOB,
     headers_after  TEXT,
-    -- The filter by which the entry was chosen, and how many it chose; null when there was no
-    -- filter.
-    selection     TEXT,
     -- The party at fault, and why the entry was dead when the decision was made. A discarded entry
     -- leaves no other trace of it.
     fault         TEXT,
@@ -236,11 +236,11 @@ CREATE TABLE outbox_operation (
     seq       INTEGER PRIMARY KEY AUTOINCREMENT,
     at        INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
     actor     TEXT    NOT NULL,
-    relay     TEXT    NOT NULL,
-    action    TEXT    NOT NULL,
+    note      TEXT    NOT NULL,
     -- What was paused or resumed.
     selection TEXT    NOT NULL,
-    note      TEXT    NOT NULL
+    action    TEXT    NOT NULL,
+    relay     TEXT    NOT NULL
 ) STRICT;
 -- Lists the operations on one relay, however many there are on others.
 CREATE INDEX outbox_operation_relay_idx ON outbox_operation (relay, seq);

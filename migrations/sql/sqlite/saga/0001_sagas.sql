@@ -95,14 +95,15 @@ CREATE TABLE saga_reply (
 
 -- Who decided what about a saga, and why.
 CREATE TABLE saga_audit (
-    seq    INTEGER PRIMARY KEY AUTOINCREMENT,
-    at     INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
-    actor  TEXT    NOT NULL,
-    note   TEXT    NOT NULL,
-    action TEXT    NOT NULL,
-    type   TEXT    NOT NULL,
-    id     TEXT    NOT NULL,
-    step   TEXT,
+    seq       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at        INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+    actor     TEXT    NOT NULL,
+    note      TEXT    NOT NULL,
+    selection TEXT,
+    action    TEXT    NOT NULL,
+    type      TEXT    NOT NULL,
+    id        TEXT    NOT NULL,
+    step      TEXT,
     CONSTRAINT saga_audit_action_is_known CHECK (action IN ('retry', 'cancel', 'skip'))
 );
 

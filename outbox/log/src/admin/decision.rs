@@ -12,8 +12,9 @@
 use std::fmt;
 
 use bytes::Bytes;
-use message::{Fault, Headers, InvalidText, check_signature};
+use message::{Fault, Headers, InvalidText};
 use migrations::SqlErrorKind;
+use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -48,13 +49,8 @@ pub enum Decision {
 pub struct OperatorDecision {
     /// The decision.
     pub decision: Decision,
-    /// The operator, for the audit.
-    pub actor: String,
-    /// The reason, for the audit.
-    pub note: String,
-    /// The filter that chose the entry, and how many it chose; `None` when not given. For the
-    /// audit.
-    pub selection: Option<String>,
+    /// Who decides, and why, for the audit.
+    pub signature: Signature,
 }
 
 /// The actor in the audit when `relay forget` withdraws the decisions about a relay's messages. An
@@ -144,7 +140,7 @@ impl Decision {
 #[non_exhaustive]
 pub enum DecideError {
     /// No such entry is parked.
-    #[error("entry {id} is not parked at relay {relay}: it was published or discarded, or was never parked")]
+    #[error("message {id} of {relay} is not parked: it was published or discarded, or was never parked")]
     NoSuchEntry {
         /// The relay.
         relay: String,
@@ -322,8 +318,8 @@ impl OperatorDecision {
         if entries > DECIDED_MAX {
             return Err(DecideError::TooMany { entries });
         }
-        check_signature(&self.actor, &self.note)?;
-        if self.actor == WITHDRAWN_BY {
+        self.signature.check()?;
+        if self.signature.actor == WITHDRAWN_BY {
             return Err(DecideError::ReservedActor);
         }
         if matches!(self.decision, Decision::Edit { payload: None, headers: None, .. }) {
@@ -364,9 +360,7 @@ mod tests {
     fn decisions_are_signed_and_edits_say_something() {
         let decree = |actor: &str, note: &str, decision| OperatorDecision {
             decision,
-            actor: actor.to_owned(),
-            note: note.to_owned(),
-            selection: None,
+            signature: Signature { actor: actor.to_owned(), note: note.to_owned(), selection: None },
         };
         assert!(decree("ops", "fixed the topic", Decision::Requeue).check(1).is_ok());
         for (actor, note) in [(" ", "x"), ("ops", "")] {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use outbox::AuditLine;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::EntryId;
 
@@ -38,31 +40,57 @@ pub struct ListedEntry {
     pub edited: bool,
 }
 
-/// A recorded decision.
+/// A decision about an entry, as the audit stores it: `requeue`, `discard` or `edit`.
+pub type AuditRecord = AuditLine<String, DecidedEntry>;
+
+/// The entry of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditRecord {
-    /// Its number; a later decision has a larger one.
-    pub number: i64,
-    /// When it was recorded.
-    pub at: OffsetDateTime,
-    /// The operator.
-    pub actor: String,
+pub struct DecidedEntry {
     /// The entry.
     pub id: EntryId,
     /// Its message id.
     pub message_id: String,
-    /// `requeue`, `discard` or `edit`.
-    pub action: String,
-    /// The reason.
-    pub note: String,
-    /// The filter that chose the entry, and how many it chose, if given.
-    pub selection: Option<String>,
     /// SHA-256 of payload and headers before an edit.
     pub digest_before: Option<String>,
     /// SHA-256 of payload and headers after an edit.
     pub digest_after: Option<String>,
     /// Why the entry was dead at the time; also `None` for decisions from before this was stored.
     pub error: Option<String>,
+}
+
+/// A query for decisions about entries, each once, however many entries it was about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditQuery {
+    /// Only decisions whose last record has a smaller number.
+    pub before: i64,
+    /// Maximum number of records to look through.
+    pub rows_max: u32,
+    /// Maximum number of decisions.
+    pub decisions_max: u32,
+    /// Only decisions of this operator.
+    pub actor: Option<String>,
+    /// Only this action.
+    pub action: Option<String>,
+}
+
+/// Some decisions, latest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditSlice {
+    /// The decisions.
+    pub decisions: Vec<AuditedDecision>,
+    /// The number to continue before; `None` when no record is left.
+    pub next: Option<i64>,
+}
+
+/// A decision about one or several entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditedDecision {
+    /// Its last record.
+    pub last: AuditRecord,
+    /// Its id; `None` when the entry was decided about by itself.
+    pub id: Option<Uuid>,
+    /// The number of its entries.
+    pub entries: u64,
 }
 
 /// Converts microseconds since 1970 into a time. The databases accept no time that does not fit.

@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `status` | [`RelayStatus`], [`Holder`], [`Blocker`], [`Backlog`], [`ParkedCount`], [`Picture`], [`Process`] |
-//! | `entry` | [`ListedEntry`], [`AuditRecord`] |
+//! | `entry` | [`ListedEntry`], [`AuditRecord`], [`DecidedEntry`], [`AuditedDecision`] |
 //! | `operation` | [`Operation`]: all other operations |
 //! | `content` | [`ParkedContent`], [`EditRecord`]: what an edit replaces, and what it replaced |
 //! | `decision` | [`Decision`], [`OperatorDecision`], [`ChosenEntry`], [`Confirmed`], [`DecideError`] |
@@ -29,7 +29,7 @@ pub use content::{CONTENT_KEPT_BYTES_MAX, EditRecord, ParkedContent};
 pub use decision::{
     Action, ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision, WITHDRAWN_BY,
 };
-pub use entry::{AuditRecord, ListedEntry};
+pub use entry::{AuditQuery, AuditRecord, AuditSlice, AuditedDecision, DecidedEntry, ListedEntry};
 pub use operation::Operation;
 pub use parked::{
     DecisionRecord, Desk, FOLLOWED_MAX, FoundParked, GROUPED_MAX, LOOKED_AT_MAX, ParkedFilter, ParkedGroup,
@@ -148,6 +148,14 @@ pub trait LogAdmin: Send + Sync + 'static {
         before: i64,
         records_max: u32,
     ) -> Result<Vec<AuditRecord>, LogError>;
+
+    /// Returns the next decisions about a relay's entries, latest first. A decision about many
+    /// entries is one, with their exact number, also where some of its records are not looked
+    /// through.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn audited(&self, relay: &RelayName, asked: &AuditQuery) -> Result<AuditSlice, LogError>;
 
     /// Returns up to `records_max` decisions about one message of a relay, latest first.
     ///

@@ -1,20 +1,8 @@
 //! Operations other than decisions about dead entries.
 
-use time::OffsetDateTime;
+use outbox::AuditLine;
 
-/// One operation, as the audit stores it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation {
-    /// Sequence number; ascends.
-    pub number: i64,
-    /// When, by the database's clock.
-    pub at: OffsetDateTime,
-    /// The operator.
-    pub actor: String,
-    /// `pause`, `resume`, `replay` (begun), `replayed` (ended) or `tail`.
-    pub action: String,
-    /// Its target: a scope, or the filter of a replay with the number of entries it chose.
-    pub selection: String,
-    /// The reason.
-    pub note: String,
-}
+/// One operation, as the audit stores it: `pause`, `resume`, `replay` (begun), `replayed` (ended)
+/// or `tail`. The selection of its signature is its target: a scope, or the filter of a replay with
+/// the number of entries it chose.
+pub type Operation = AuditLine<String, ()>;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -126,14 +127,10 @@ pub struct Survey {
 /// The result of a decision in one outbox, according to the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRecord {
-    /// The operator.
-    pub actor: String,
+    /// Who decided, and why.
+    pub signature: Signature,
     /// `requeue`, `discard` or `edit`.
     pub action: String,
-    /// The reason.
-    pub note: String,
-    /// The filter that chose the entries, and how many it chose.
-    pub selection: Option<String>,
     /// Number of entries decided about.
     pub count: u64,
     /// When the first of them was decided about.

@@ -120,6 +120,17 @@ pub struct Holder {
     pub name: String,
     /// Time until the lease expires; `None` when it has expired and no process has taken it over.
     pub expires_in: Option<Duration>,
+    /// Time since the lease expired, by the database's clock; `None` while it has not.
+    pub expired_for: Option<Duration>,
+}
+
+impl Holder {
+    /// Creates a holder whose lease ends in this number of seconds, which is negative afterwards.
+    pub(crate) fn of(name: String, seconds: Option<f64>) -> Self {
+        let expires_in = seconds.and_then(crate::row::wait);
+        let expired_for = seconds.and_then(|seconds| Duration::try_from_secs_f64(-seconds).ok());
+        Self { name, expires_in, expired_for: expired_for.filter(|_| expires_in.is_none()) }
+    }
 }
 
 /// The entries that a relay has not settled yet.
@@ -299,6 +310,19 @@ mod tests {
         let since_due = is_due.then_some(7.0);
         let (state, fault) = (state.to_owned(), fault.map(str::to_owned));
         Counted { state, fault, is_due, entries, first: EntryId(id), since_due, longest: Some(id as f64) }
+    }
+
+    #[test]
+    fn a_lease_is_over_since_its_end() {
+        let of = |seconds| {
+            let Holder { expires_in, expired_for, .. } = Holder::of(String::from("a"), seconds);
+            (expires_in, expired_for)
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(of(Some(13.0)), (Some(seconds(13)), None));
+        assert_eq!(of(Some(-8.0)), (None, Some(seconds(8))));
+        assert_eq!(of(Some(0.0)), (None, Some(Duration::ZERO)));
+        assert_eq!(of(None), (None, None));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) mod selection;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -36,7 +37,6 @@ pub use selection::{EntryName, Extent, SelectedEntry, SelectedPage, Selection, S
 
 use crate::admin::LogAdmin;
 pub use crate::open::entries as open;
-pub use crate::tables::Signature;
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit};
 
 /// A reference to an entry.
@@ -142,18 +142,12 @@ pub trait LogEntries: Send + Sync + 'static {
     /// As for [`LogEntries::find`].
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError>;
 
-    /// Adds an entry to the operations that [`LogAdmin::operations`] lists. Not cancel-safe: check
-    /// that list.
+    /// Adds an entry to the operations that [`LogAdmin::operations`] lists; the signature's
+    /// selection is what the operation is about. Not cancel-safe: check that list.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].
-    async fn note_operation(
-        &self,
-        relay: &RelayName,
-        action: &str,
-        selection: &str,
-        by: Signature<'_>,
-    ) -> Result<(), LogError>;
+    async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError>;
 }
 
 /// The administration and the entries of one log.

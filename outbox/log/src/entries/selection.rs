@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::labels::Labels;
-use crate::{BrokerTrouble, EntryId, ExceptionState, stored};
+use crate::{BrokerTrouble, EntryId, ExceptionState, LogError, stored};
 
 /// Maximum number of ids that one call looks at.
 pub(crate) const IDS_PER_CALL: i64 = 10_000;
@@ -35,6 +35,8 @@ pub struct Extent {
     /// Retention has removed messages whose ids were generated up to this time; `None` if it has
     /// removed none.
     pub expired_through: Option<OffsetDateTime>,
+    /// The segments that the log lacks, by name; `None` when it is whole.
+    pub(crate) missing_segments: Option<String>,
 }
 
 impl Extent {
@@ -42,6 +44,14 @@ impl Extent {
     #[must_use]
     pub fn broker_trouble(&self) -> Option<BrokerTrouble> {
         self.cursor.as_deref().and_then(stored::read_trouble)
+    }
+
+    /// Checks that the log has all of its segments. Without one, its entries are found nowhere.
+    ///
+    /// # Errors
+    /// [`LogError::Operator`] names the segments that were detached or dropped.
+    pub fn check_whole(&self) -> Result<(), LogError> {
+        self.missing_segments.as_deref().map_or(Ok(()), |missing| Err(LogError::without_segments(missing)))
     }
 
     /// Returns whether the relay has ever led.
@@ -232,6 +242,7 @@ mod tests {
             oldest: Some((EntryId(oldest), now)),
             newest: Some(EntryId(newest)),
             expired_through: None,
+            missing_segments: None,
         }
     }
 

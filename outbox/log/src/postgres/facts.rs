@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{PgConnection, Row as _};
 
 use crate::failure::within;
-use crate::postgres::fragments::PRESENT_RUN;
+use crate::postgres::fragments::{MISSING_SEGMENTS, PRESENT_RUN};
 use crate::postgres::history::{CursorFacts, ServerFacts};
 use crate::postgres::mark::{History, PgMark};
 use crate::{Cursor, LogError};
@@ -13,12 +13,7 @@ use crate::{Cursor, LogError};
 migrations::statements! {
     parts {
         present_run = PRESENT_RUN;
-        // Null while there are all.
-        missing_segments = "SELECT string_agg('outbox_message_' || number, ', ' ORDER BY number)
-            FROM generate_series(0, 7) AS number WHERE 'outbox_message_' || number <> ALL (ARRAY(
-                SELECT c.relname::text FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-                WHERE i.inhparent = '{schema}outbox_message'::regclass
-                    AND to_jsonb(i) ->> 'inhdetachpending' IS DISTINCT FROM 'true'))";
+        missing_segments = MISSING_SEGMENTS;
     }
 
     /// Begins a run if there is none, or if the row came with a dump. Writes nothing while a run
@@ -43,6 +38,7 @@ migrations::statements! {
             coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0) AS position,
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest_id,
             ({missing_segments}) AS missing_segments";
+    missing = "{missing_segments}";
     /// Finds a row below the floor that is too young for it. $1 and $2: continue behind this
     /// transaction id and id, $3 floor, $4 maximum rows, $5 xmax of the head of the open difference
     /// or null, $6 its floor. A sequence that was set back gives out low ids again, and the pages
@@ -76,14 +72,6 @@ const REFUSED_ITSELF: &str = "22012";
 pub(super) fn has_refused_itself(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| code == REFUSED_ITSELF)
-}
-
-/// Makes the error for a log without some of its segments.
-fn without_segments(missing: &str) -> LogError {
-    LogError::operator(format!(
-        "the log is read without {missing}, which was detached or dropped: relays would pass its rows and never publish \
-         them; run ALTER TABLE outbox_message ATTACH PARTITION for each of them, FOR VALUES IN (the number in its name)"
-    ))
 }
 
 /// Maximum number of rows that one call examines.
@@ -146,7 +134,7 @@ impl Statements {
         let row = sqlx::query(&self.server).fetch_one(&mut *connection).await.map_err(failed())?;
         let missing: Option<String> = row.try_get("missing_segments").map_err(failed())?;
         if let Some(missing) = missing {
-            return Err(without_segments(&missing));
+            return Err(LogError::without_segments(&missing));
         }
         let next_xid: String = row.try_get("next_xid").map_err(failed())?;
         let newest_xid: Option<String> = row.try_get("newest_xid").map_err(failed())?;
@@ -167,6 +155,15 @@ impl Statements {
             position: row.try_get("position").map_err(failed())?,
             newest_id: row.try_get("newest_id").map_err(failed())?,
         })
+    }
+
+    /// Checks that the log has all of its segments. Needs no right, and writes nothing.
+    pub(super) async fn check_whole(&self, connection: &mut PgConnection) -> Result<(), LogError> {
+        let missing: Option<String> = sqlx::query_scalar(&self.missing)
+            .fetch_one(connection)
+            .await
+            .map_err(LogError::during("look for the segments of the log"))?;
+        missing.map_or(Ok(()), |missing| Err(LogError::without_segments(&missing)))
     }
 
     /// Converts the error of a statement that reads the log. Where a segment is missing, the error

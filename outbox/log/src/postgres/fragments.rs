@@ -146,6 +146,14 @@ pub(super) const WHOLE: &str = "(SELECT 1 / (count(*) >= 8)::integer FROM pg_inh
     WHERE segment.inhparent = '{schema}outbox_message'::regclass
         AND to_jsonb(segment) ->> 'inhdetachpending' IS DISTINCT FROM 'true') = 1";
 
+/// The names of the segments that the log lacks; null while there are all.
+pub(super) const MISSING_SEGMENTS: &str =
+    "SELECT string_agg('outbox_message_' || number, ', ' ORDER BY number)
+        FROM generate_series(0, 7) AS number WHERE 'outbox_message_' || number <> ALL (ARRAY(
+            SELECT c.relname::text FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+            WHERE i.inhparent = '{schema}outbox_message'::regclass
+                AND to_jsonb(i) ->> 'inhdetachpending' IS DISTINCT FROM 'true'))";
+
 /// The id that was given out last, or 0: read by the server's own function, under the lock of the
 /// sequence's page.
 ///

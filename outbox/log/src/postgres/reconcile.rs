@@ -11,6 +11,7 @@ use sqlx::types::Uuid;
 use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::entries::Labels;
+use crate::postgres::facts;
 use crate::postgres::fragments::{DISCARDED, LABELS, PASSED, SAME_SEGMENT, UNBOUNDED, WAS_EDITED};
 use crate::postgres::mark::PgMark;
 use crate::postgres::row::text;
@@ -147,6 +148,8 @@ impl PostgresRows {
         statement_timeout: Duration,
     ) -> Result<Self, LogError> {
         Migrator::<Postgres>::new(Line::Outbox).schema(schema.cloned()).check(&mut connection).await?;
+        // Its messages would be in no outbox, and those that were published would be phantoms.
+        facts::Statements::new(schema).check_whole(&mut connection).await?;
         Ok(Self { connection, statement_timeout, relay: relay.clone(), statements: Statements::new(schema) })
     }
 

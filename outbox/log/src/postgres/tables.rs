@@ -203,21 +203,42 @@ migrations::statements! {
         DELETE FROM {schema}outbox_pause WHERE relay = $1 AND kind = $2 AND name = $3
             AND ($4::timestamptz IS NULL OR paused_at = $4)";
     note = "
-        INSERT INTO {schema}outbox_operation (actor, relay, action, selection, note)
+        INSERT INTO {schema}outbox_operation (actor, note, selection, action, relay)
         VALUES ($1, $2, $3, $4, $5)";
     /// $3 before this sequence number.
     operations = "
-        SELECT seq, at, actor, action, selection, note FROM {schema}outbox_operation
+        SELECT seq, at, actor, note, selection, action FROM {schema}outbox_operation
         WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     /// $3 before this sequence number. The collation is that of the index.
     decisions = "
-        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id::text AS message_id, digest_before,
+            digest_after, error
         FROM {schema}outbox_audit WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
+    /// The decisions below $3, latest first, each by its last row and with the number of its rows:
+    /// $1 relay, $2 rows to look through, $4 actor, $5 action, $6 decisions. A decision that has
+    /// rows from $3 on was found before.
+    audited = "
+        WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM {schema}outbox_audit
+            WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2)
+        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id::text AS message_id, a.action,
+            a.note, a.digest_before, a.digest_after, a.selection, a.error, h.decision::text AS decision,
+            CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM {schema}outbox_audit AS c
+                WHERE c.relay = $1 AND c.decision = h.decision) END AS entries
+        FROM (SELECT count(*) AS scanned, min(seq) AS seen_to FROM walk) AS s
+        LEFT JOIN (SELECT g.seq, g.decision
+            FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
+                WHERE ($4::text IS NULL OR w.actor = $4) AND ($5::text IS NULL OR w.action = $5)
+                GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
+            WHERE g.decision IS NULL OR (SELECT count(*) FROM {schema}outbox_audit AS l
+                WHERE l.relay = $1 AND l.decision = g.decision AND l.seq >= $3::bigint) = 0
+            ORDER BY g.seq DESC LIMIT $6::bigint) AS h ON true
+        LEFT JOIN LATERAL (SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
+                selection, error FROM {schema}outbox_audit WHERE seq = h.seq LIMIT 1) AS a ON true
+        ORDER BY h.seq DESC";
     /// The decisions about a message: $1 relay, $2 message id, $3 rows.
     decisions_of = "
-        SELECT seq, at, actor, id, message_id::text AS message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id::text AS message_id, digest_before,
+            digest_after, error
         FROM {schema}outbox_audit WHERE relay = $1 AND message_id = $2::uuid ORDER BY seq DESC LIMIT $3::bigint";
     /// The content of a parked entry, up to 64 KiB of each part: $1 relay, $2 id, $3 message
     /// id. What was too large to be copied is read from the log. Headers

@@ -31,7 +31,7 @@ pub async fn postgres(
 /// zero means no limit.
 ///
 /// # Errors
-/// [`LogError::Operator`] when the schema does not fit.
+/// [`LogError::Operator`] when the schema does not fit, or when the log lacks a segment.
 #[cfg(feature = "postgres")]
 pub async fn postgres_within(
     connection: sqlx::PgConnection,

@@ -146,21 +146,39 @@ migrations::statements! {
         DELETE FROM outbox_pause WHERE relay = ?1 AND kind = ?2 AND name = ?3
             AND (?4 IS NULL OR paused_at = ?4)";
     note = "
-        INSERT INTO outbox_operation (actor, relay, action, selection, note)
+        INSERT INTO outbox_operation (actor, note, selection, action, relay)
         VALUES (?1, ?2, ?3, ?4, ?5)";
     /// ?3 before this sequence number.
     operations = "
-        SELECT seq, at, actor, action, selection, note FROM outbox_operation
+        SELECT seq, at, actor, note, selection, action FROM outbox_operation
         WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     /// ?3 before this sequence number.
     decisions = "
-        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id, digest_before, digest_after, error
         FROM outbox_audit WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
+    /// The decisions below ?3, latest first, each by its last row and with the number of its rows:
+    /// ?1 relay, ?2 rows to look through, ?4 actor, ?5 action, ?6 decisions. A decision that has
+    /// rows from ?3 on was found before.
+    audited = "
+        WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM outbox_audit
+            WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2)
+        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id, a.action, a.note,
+            a.digest_before, a.digest_after, a.selection, a.error, h.decision,
+            CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM outbox_audit AS c
+                WHERE c.relay = ?1 AND c.decision = h.decision) END AS entries
+        FROM (SELECT count(*) AS scanned, min(seq) AS seen_to FROM walk) AS s
+        LEFT JOIN (SELECT g.seq, g.decision
+            FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
+                WHERE (?4 IS NULL OR w.actor = ?4) AND (?5 IS NULL OR w.action = ?5)
+                GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
+            WHERE g.decision IS NULL OR (SELECT count(*) FROM outbox_audit AS l
+                WHERE l.relay = ?1 AND l.decision = g.decision AND l.seq >= ?3) = 0
+            ORDER BY g.seq DESC LIMIT ?6) AS h ON true
+        LEFT JOIN outbox_audit AS a ON a.seq = h.seq
+        ORDER BY h.seq DESC";
     /// The decisions about a message: ?1 relay, ?2 message id, ?3 rows.
     decisions_of = "
-        SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
-            selection, error
+        SELECT seq, at, actor, note, selection, action, id, message_id, digest_before, digest_after, error
         FROM outbox_audit WHERE relay = ?1 AND message_id = ?2 ORDER BY seq DESC LIMIT ?3";
     /// The content of a parked entry, up to 64 KiB of each part: ?1 relay, ?2 id, ?3 message
     /// id. What was too large to be copied is read from the log.

@@ -37,7 +37,7 @@ mod values;
 use std::time::{Duration, Instant};
 
 use migrations::{ForeignIdentifier, Line, Migrator};
-use operate::tables::{ConnectOptions, Tables};
+use operate::tables::{On, Tables};
 use operate::{OperateError, Operator, Role, Signed};
 use outbox_log::{LogError, RelayName, in_time};
 use serde::Serialize;
@@ -105,8 +105,7 @@ pub struct AdoptPlan {
 /// error has the reason and a remedy.
 pub async fn plan(old: &OldTable, operator: &Operator, is_back: bool) -> Result<AdoptPlan, OperateError> {
     operator.permit(Role::Viewer, "view tables")?;
-    let signed =
-        Signed { operator: Operator::new("administrator", Role::Operator), reason: "by hand".into() };
+    let signed = Signed { operator: Operator::new("administrator", Role::Operator), note: "by hand".into() };
     let mut connection = old.connect().await?;
     let (facts, place) = if is_back {
         old.prepared_back(&mut connection).await?
@@ -249,7 +248,7 @@ impl OldTable {
     }
 
     async fn connect(&self) -> Result<PgConnection, OperateError> {
-        let ConnectOptions::Postgres(options) = self.tables.connect_options("relay adopt")? else {
+        let On::Postgres(options) = self.tables.connect_options("relay adopt")? else {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
             return Err(OperateError::refused(text, "only tables in PostgreSQL can be adopted"));
         };

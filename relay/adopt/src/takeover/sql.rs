@@ -211,7 +211,7 @@ impl Sql<'_> {
             .literal("relay", relay)
             .literal("action", action)
             .literal("selection", selection)
-            .literal("note", &signed.reason);
+            .literal("note", &signed.note);
         step("write the audit", insert)
     }
 

@@ -156,7 +156,7 @@ impl Lead {
             machine,
             broker_session: BrokerSession::new(
                 self.connector,
-                settings.retry.backoff,
+                settings.backoff(),
                 trusted.clone(),
                 self.host.clone(),
             ),

@@ -4,7 +4,7 @@ use outbox_log::{Cursor, EntryId, ExceptionChange, ExceptionState, Parked};
 
 use super::Machine;
 use crate::event::Event;
-use crate::options::DeadPolicy;
+use crate::settings::DeadPolicy;
 
 /// A cursor and the changes to store with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +92,7 @@ impl Machine {
         for (queue, id) in self.unstored.stored() {
             self.blocks.held.stored(&queue, id);
         }
+        self.forget_answers();
     }
 
     /// Returns the number of changes that could be stored now.

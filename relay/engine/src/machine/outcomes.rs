@@ -97,7 +97,7 @@ impl Machine {
         }
         // The queue behind this entry must be checked again in any case.
         self.requeue = true;
-        let attempts_max = if error.is_final() { 1 } else { self.settings.retry.attempts_max };
+        let attempts_max = if error.is_final() { 1 } else { self.settings.attempts_max };
         match decide(fault, scope, attempts, attempts_max) {
             NextStep::Resend => {}
             NextStep::Dead { attempts } => {
@@ -132,10 +132,10 @@ impl Machine {
     /// attempts that counted.
     pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
         if fault == Fault::Message {
-            return self.settings.retry.backoff.delay(attempts, uniform);
+            return self.settings.backoff().delay(attempts, uniform);
         }
         // Outages end without notice: look again soon.
-        let delay = self.settings.retry.backoff.delay(self.failures.count(id), uniform);
+        let delay = self.settings.backoff().delay(self.failures.count(id), uniform);
         delay.min(self.settings.outage_delay_max)
     }
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use message::units::ShownSize;
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
 use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
@@ -14,6 +15,7 @@ use super::intake::parked_entry;
 use super::{Machine, SessionEnd};
 use crate::amount::Amount;
 use crate::awaited::{Awaited, Unanswered};
+use crate::bounds::InvalidSetting;
 use crate::event::Event;
 use crate::options::EngineOptions;
 use crate::silence::{Stall, Submitted};
@@ -39,6 +41,27 @@ pub(super) struct Silent {
     pub(super) held_on_a_guess: usize,
 }
 
+impl EngineOptions {
+    /// Checks that a broker's client has room for all messages that the engine hands over without
+    /// an answer: twice the window. With less room, messages of a silent destination would fill the
+    /// client, and those of others would wait behind them. `setting` names the client's maximum,
+    /// which is `bytes`.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] with the value and the minimum.
+    pub fn check_room(&self, setting: &'static str, bytes: usize) -> Result<(), InvalidSetting> {
+        let min = self.window_bytes.saturating_mul(PUBLISHER_WINDOWS_MAX);
+        if bytes >= min {
+            return Ok(());
+        }
+        let window = ShownSize(self.window_bytes);
+        let problem = format!(
+            "{bytes} is less than {min}, twice the window of {window}; raise it to that, or make the window smaller"
+        );
+        Err(InvalidSetting { setting, problem })
+    }
+}
+
 impl Machine {
     /// Sets the time since the lease was taken.
     pub(crate) fn set_now(&mut self, now: Duration) {
@@ -50,11 +73,7 @@ impl Machine {
     pub(crate) fn look_for_silence(&mut self, uniform: f64) {
         let news = self.silence.news(self.oldest_in_flight().map(|(_, submitted)| submitted));
         self.events.extend(news.map(Event::Session));
-        if self.silence.is_large() {
-            let in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
-            let oldest = in_flight.min_by_key(|submitted| submitted.order());
-            self.silence.forget(oldest);
-        }
+        self.forget_answers();
         if self.session.must_end().is_some() || self.session.in_flight_len() == 0 {
             return;
         }
@@ -86,6 +105,16 @@ impl Machine {
             {
                 self.fall_silent(ticket, FaultScope::Message, uniform);
             }
+        }
+    }
+
+    /// Forgets the answers of topics that reveal nothing any more, once there are many. Nothing
+    /// looks for silence in transactions, so it is also called at each checkpoint.
+    pub(super) fn forget_answers(&mut self) {
+        if self.silence.is_large() {
+            let in_flight = self.window.open().filter_map(|(_, item)| item.in_flight);
+            let oldest = in_flight.min_by_key(|submitted| submitted.order());
+            self.silence.forget(oldest);
         }
     }
 
@@ -288,5 +317,36 @@ impl Machine {
             entries: window_entries.saturating_mul(PUBLISHER_WINDOWS_MAX),
             bytes: window_bytes.saturating_mul(PUBLISHER_WINDOWS_MAX),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bench::Bench;
+    use super::*;
+
+    #[test]
+    fn a_client_has_room_for_two_windows() {
+        let options = EngineOptions { window_bytes: 1 << 20, ..EngineOptions::default() };
+        assert_eq!(options.check_room("queue", 2 << 20), Ok(()));
+        let refused = options.check_room("queue", (2 << 20) - 1).unwrap_err().to_string();
+        assert!(
+            refused.contains("queue: 2097151 is less than 2097152, twice the window of 1MiB"),
+            "{refused}"
+        );
+    }
+
+    /// Goal: names of topics come from rows, so their number has no bound, and memory must not grow
+    /// with it where messages leave in transactions, too. Oracle: the topics whose answers are kept
+    /// after thousands were answered, each in its own transaction.
+    #[test]
+    fn transactions_to_ever_new_topics_use_no_more_memory() {
+        let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
+        for number in 0..3_000 {
+            bench.publish(&format!("orders-{number}"), "k");
+            assert!(bench.machine.transaction_checkpoint(true).is_some());
+            bench.machine.checkpointed();
+        }
+        assert!(!bench.machine.silence.is_large());
     }
 }

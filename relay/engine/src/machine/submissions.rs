@@ -74,6 +74,12 @@ impl Machine {
         })
     }
 
+    /// Returns whether the next entry to submit probes a blocked topic.
+    fn is_probe_next(&mut self) -> bool {
+        let next = self.key_queues.front().and_then(|ticket| self.window.get_mut(ticket));
+        next.is_some_and(|item| self.blocks.is_probe(item.message.topic.as_str(), item.id))
+    }
+
     /// Returns why the publisher must be closed and a new one connected, if it must.
     #[must_use]
     pub(crate) fn session_end(&self) -> Option<SessionEnd> {
@@ -83,6 +89,9 @@ impl Machine {
     /// Returns the messages to hand to the publisher now, at most `len`, in order. Empty while the
     /// session is broken, the publisher has reached its limit, or an operator has paused the
     /// pipeline.
+    ///
+    /// Where a failure ends the session, probes of blocked topics leave in a batch of their own: in
+    /// a transaction, a probe that fails takes the whole batch with it.
     pub(crate) fn submissions(&mut self, len: usize) -> Vec<Submission> {
         if self.session.must_end().is_some()
             || self.is_paused()
@@ -93,9 +102,13 @@ impl Machine {
         self.look_again();
         self.let_refused_go();
         let len = if self.session.is_careful() { 1 } else { len };
+        let separates =
+            self.key_queues.window() == MaxInFlightPerKey::Pipelined && self.blocks.topics_len() > 0;
+        let is_of_probes = separates && self.is_probe_next();
         let mut batch = Vec::with_capacity(len.min(self.key_queues.ready_len()));
         while batch.len() < len
             && !self.is_publisher_full()
+            && (!separates || self.is_probe_next() == is_of_probes)
             && let Some(ticket) = self.next_ready()
         {
             if let Some(item) = self.window.get_mut(ticket) {
@@ -176,5 +189,45 @@ impl Machine {
         let Some(item) = self.window.settle(ticket, false) else { return };
         self.readmitted.remove(&item.id);
         self.waits(item.message.topic.as_str(), item.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use message::{PublishError, Receipt};
+
+    use super::super::bench::{Bench, exception, message_for};
+    use super::*;
+
+    /// Goal: in a transaction, a probe that fails costs no other message a second transaction.
+    /// Oracle: the topics of each batch. Two probes are due, and others wait in front of them,
+    /// between them and behind them.
+    #[test]
+    fn probes_of_blocked_topics_leave_in_a_batch_of_their_own() {
+        let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);
+        let missing = [message_for("t", "a"), message_for("u", "b")];
+        missing.iter().for_each(|message| bench.read(message));
+        for Submission { ticket, .. } in bench.machine.submissions(9) {
+            let refused = PublishError::topic_unavailable("no such topic");
+            bench.machine.receipt(Receipt { ticket, outcome: Err(refused) }, 0.5);
+        }
+        assert_eq!(bench.machine.load().blocked_topics, 2);
+        bench.cursor();
+        bench.machine.session_started(MaxInFlightPerKey::Pipelined);
+        bench.machine.submissions(9);
+        bench.read(&message_for("v", "c"));
+        for (number, message) in (1..).zip(&missing) {
+            bench.machine.due(vec![exception(number, message, ExceptionState::Retrying)], 0.5);
+            bench.read(&message_for("v", "c"));
+        }
+        let mut batches: Vec<Vec<String>> = Vec::new();
+        loop {
+            let batch = bench.machine.submissions(9);
+            if batch.is_empty() {
+                break;
+            }
+            batches.push(batch.iter().map(|sent| sent.message.topic.to_string()).collect());
+        }
+        assert_eq!(batches, [vec!["v"], vec!["t"], vec!["v"], vec!["u"], vec!["v"]]);
     }
 }

@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Connector, MessageId, PublishError, Publisher, Receipts};
-use outbox_log::{
-    Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, Fenced, LogError, LogReader, LogStore,
-    OtherHolder, RelayName,
-};
+use message::PublishError;
+use message::testing::{BrokerScript, ScriptedBroker};
+use outbox_log::testing::{LogScript, ScriptedLog};
+use outbox_log::{Acquired, LogError, OtherHolder, RelayName};
 use tokio_util::sync::CancellationToken;
 
 use super::{Pipeline, Role};
@@ -22,15 +21,14 @@ enum Second {
     Refused,
 }
 
-#[derive(Clone)]
 struct OneSession {
     second: Second,
     /// Who leads while there is another process.
-    other: Arc<Mutex<Option<OtherHolder>>>,
+    other: Mutex<Option<OtherHolder>>,
     /// Requests for the lease.
-    requests: Arc<AtomicUsize>,
+    requests: AtomicUsize,
     /// Attempts to open the second session.
-    attempts: Arc<AtomicUsize>,
+    attempts: AtomicUsize,
     /// Whether the first session answers.
     answers: bool,
     /// The cause that the database names.
@@ -39,18 +37,14 @@ struct OneSession {
 
 impl OneSession {
     fn new(second: Second) -> Self {
-        let (requests, attempts) = (Arc::default(), Arc::default());
-        Self { second, other: Arc::default(), requests, attempts, answers: true, cause: None }
+        let (requests, attempts) = (AtomicUsize::default(), AtomicUsize::default());
+        Self { second, other: Mutex::default(), requests, attempts, answers: true, cause: None }
     }
 }
 
 #[async_trait]
-impl LogStore for OneSession {
-    fn origin(&self) -> &str {
-        "one session"
-    }
-
-    async fn reader(&self, _: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
+impl LogScript for OneSession {
+    async fn reader(&self) -> Result<(), LogError> {
         self.attempts.fetch_add(1, Ordering::Relaxed);
         match self.second {
             Second::Late => {
@@ -65,71 +59,39 @@ impl LogStore for OneSession {
         }
     }
 
-    async fn checkpoint_store(&self, _: &RelayName, _: &str) -> Result<Box<dyn CheckpointStore>, LogError> {
-        Ok(Box::new(self.clone()))
-    }
-
-    async fn cause_of(&self, error: &LogError) -> Option<String> {
+    fn cause_of(&self, error: &LogError) -> Option<String> {
         let is_late = matches!(error, LogError::Timeout { .. });
         self.cause.filter(|_| is_late).map(String::from)
     }
-}
 
-#[async_trait]
-impl CheckpointStore for OneSession {
-    async fn other_holder(&mut self) -> Result<Option<OtherHolder>, LogError> {
+    async fn other_holder(&self) -> Result<Option<OtherHolder>, LogError> {
         if !self.answers && self.attempts.load(Ordering::Relaxed) > 0 {
             return Err(LogError::Unavailable { reason: String::from("connection reset"), source: None });
         }
         Ok(self.other.lock().unwrap().clone())
     }
 
-    async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
+    async fn acquire(&self, _: Duration) -> Result<Acquired, LogError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         Err(LogError::Unavailable { reason: String::from("requested too early"), source: None })
-    }
-
-    async fn renew(&mut self, _: i64, _: Duration) -> Result<Fenced, LogError> {
-        unreachable!("nothing was granted")
-    }
-
-    async fn checkpoint(&mut self, _: i64, _: &Cursor, _: &[ExceptionChange]) -> Result<Fenced, LogError> {
-        unreachable!("nothing was granted")
-    }
-
-    async fn doubt(
-        &mut self,
-        _: &Cursor,
-        _: Option<(EntryId, MessageId)>,
-    ) -> Result<Option<String>, LogError> {
-        unreachable!("nothing was granted")
-    }
-
-    async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {
-        unreachable!("nothing was granted")
     }
 }
 
 /// A broker that no relay reaches.
-struct Unused;
+struct Unreached;
 
-#[async_trait]
-impl Connector for Unused {
-    fn destination(&self) -> &str {
-        "unused"
-    }
-
-    async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        unreachable!("nothing was granted")
+impl BrokerScript for Unreached {
+    fn connect(&self) -> Result<(), PublishError> {
+        panic!("nothing was granted")
     }
 }
 
 /// Runs a relay for a minute and returns its last role.
-async fn role_after_a_minute(database: &OneSession) -> Role {
-    let connector: Arc<dyn Connector> = Arc::new(Unused);
-    let store = Arc::new(database.clone());
-    let pipeline =
-        Pipeline::new(RelayName::new("orders").unwrap(), store, connector, EngineOptions::default());
+async fn role_after_a_minute(database: &Arc<OneSession>) -> Role {
+    let store = Arc::new(ScriptedLog(Arc::clone(database)));
+    let broker = Arc::new(ScriptedBroker(Arc::new(Unreached)));
+    let name = RelayName::new("orders").unwrap();
+    let pipeline = Pipeline::new(name, store, broker, EngineOptions::default());
     let (status, stop) = (pipeline.status(), CancellationToken::new());
     let running = tokio::spawn(pipeline.run(stop.clone()));
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -143,7 +105,7 @@ async fn role_after_a_minute(database: &OneSession) -> Role {
 async fn the_lease_is_not_taken_without_a_session_for_reading() {
     let expected = [(Second::Late, "needs 2 sessions to lead"), (Second::Refused, "too many connections")];
     for (second, named) in expected {
-        let database = OneSession::new(second);
+        let database = Arc::new(OneSession::new(second));
         let role = role_after_a_minute(&database).await;
         assert_eq!(database.requests.load(Ordering::Relaxed), 0, "{second:?}");
         assert!(database.attempts.load(Ordering::Relaxed) > 3, "{second:?}");
@@ -154,7 +116,7 @@ async fn the_lease_is_not_taken_without_a_session_for_reading() {
 
 #[tokio::test(start_paused = true)]
 async fn a_database_that_answers_nothing_lacks_no_sessions() {
-    let database = OneSession { answers: false, ..OneSession::new(Second::Late) };
+    let database = Arc::new(OneSession { answers: false, ..OneSession::new(Second::Late) });
     let Role::Waiting { reason, .. } = role_after_a_minute(&database).await else { panic!("it waits") };
     assert!(reason.contains("connection reset") && !reason.contains("needs 2"), "{reason}");
 }
@@ -163,7 +125,7 @@ async fn a_database_that_answers_nothing_lacks_no_sessions() {
 async fn the_cause_that_the_database_names_stands_in_the_role() {
     let cause = Some("outbox_server_run is locked by session 7");
     for answers in [true, false] {
-        let database = OneSession { answers, cause, ..OneSession::new(Second::Late) };
+        let database = Arc::new(OneSession { answers, cause, ..OneSession::new(Second::Late) });
         let Role::Waiting { reason, .. } = role_after_a_minute(&database).await else { panic!("it waits") };
         let is_named = reason.contains("locked by session 7") && !reason.contains("needs 2");
         // Without an answer of the first session, its error counts, which has no cause here.
@@ -173,7 +135,7 @@ async fn the_cause_that_the_database_names_stands_in_the_role() {
 
 #[tokio::test(start_paused = true)]
 async fn a_standby_has_one_session() {
-    let database = OneSession::new(Second::Refused);
+    let database = Arc::new(OneSession::new(Second::Refused));
     let (holder, expires_in) = (String::from("another"), Duration::from_secs(15));
     *database.other.lock().unwrap() = Some(OtherHolder { holder, expires_in });
     let role = role_after_a_minute(&database).await;

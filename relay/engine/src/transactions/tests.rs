@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use message::testing::{BrokerScript, ScriptedBroker};
 use message::{
-    ClosedTransaction, Connector, MessageId, PublishError, Publisher, Receipts, Runtime, TransactionMark,
-    TransactionScope, Transactions,
+    ClosedTransaction, MessageId, PublishError, Runtime, TransactionMark, TransactionScope, Transactions,
 };
+use outbox_log::testing::{LogScript, ScriptedLog};
 use outbox_log::{
-    Acquired, BrokerTransaction, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced,
-    Lease, LogError, Parked, RelayName,
+    BrokerTransaction, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, Lease, LogError, Parked,
+    RelayName,
 };
 use tokio::time::Instant;
 
@@ -39,38 +40,15 @@ struct Broker {
 }
 
 #[async_trait]
-impl Connector for Broker {
-    fn destination(&self) -> &str {
-        "memory"
-    }
-
-    async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        Err(PublishError::session_lost("nothing is published here"))
-    }
-}
-
-#[async_trait]
-impl Transactions for Broker {
-    async fn take_over(&self, scope: &TransactionScope) -> Result<Option<TransactionMark>, PublishError> {
+impl BrokerScript for Broker {
+    fn take_over(&self, scope: &TransactionScope) -> Result<Option<TransactionMark>, PublishError> {
         self.done.lock().unwrap().push(Done::TakenOver { is_new: scope.is_new });
         Ok(self.last.clone())
-    }
-
-    fn session(&self) -> u64 {
-        1
-    }
-
-    fn close(&self, session: u64) -> ClosedTransaction {
-        ClosedTransaction { session, producer: 0 }
     }
 
     async fn commit(&self, _: ClosedTransaction, mark: TransactionMark) -> Result<(), PublishError> {
         self.done.lock().unwrap().push(Done::Committed(mark));
         Ok(())
-    }
-
-    fn is_superseded(&self) -> bool {
-        false
     }
 }
 
@@ -82,17 +60,13 @@ struct Database {
 }
 
 #[async_trait]
-impl CheckpointStore for Database {
-    async fn acquire(&mut self, _: Duration) -> Result<Acquired, LogError> {
-        unreachable!("the lease is taken before")
-    }
-
-    async fn renew(&mut self, _: i64, _: Duration) -> Result<Fenced, LogError> {
+impl LogScript for Database {
+    async fn renew(&self, _: i64, _: Duration) -> Result<Fenced, LogError> {
         Ok(self.fenced)
     }
 
     async fn checkpoint(
-        &mut self,
+        &self,
         epoch: i64,
         cursor: &Cursor,
         changes: &[ExceptionChange],
@@ -105,7 +79,7 @@ impl CheckpointStore for Database {
     }
 
     async fn doubt(
-        &mut self,
+        &self,
         cursor: &Cursor,
         last_read: Option<(EntryId, MessageId)>,
     ) -> Result<Option<String>, LogError> {
@@ -113,10 +87,10 @@ impl CheckpointStore for Database {
         assert_eq!((cursor, last_read), (&checkpoint.cursor, expected));
         Ok(self.doubt.clone())
     }
+}
 
-    async fn release(&mut self, _: i64) -> Result<Fenced, LogError> {
-        Ok(self.fenced)
-    }
+fn broker(last: Option<TransactionMark>, done: &Log) -> Arc<dyn Transactions> {
+    Arc::new(ScriptedBroker(Arc::new(Broker { last, done: Arc::clone(done) })))
 }
 
 fn transaction(number: u64) -> BrokerTransaction {
@@ -171,8 +145,8 @@ async fn recover_in(
     doubt: Option<String>,
 ) -> (Result<Recovery, LogError>, Vec<Done>) {
     let done = Log::default();
-    let broker: Arc<dyn Transactions> = Arc::new(Broker { last, done: Arc::clone(&done) });
-    let mut database = Database { fenced, doubt, done: Arc::clone(&done) };
+    let broker = broker(last, &done);
+    let mut database = ScriptedLog(Arc::new(Database { fenced, doubt, done: Arc::clone(&done) }));
     let ttl = Duration::from_secs(30);
     let recovering = Recovering {
         transactions: &broker,
@@ -305,7 +279,7 @@ async fn a_lease_that_is_lost_meanwhile_brings_nothing_to_the_database() {
 #[tokio::test]
 async fn a_mark_holds_all_of_its_checkpoint() {
     let done = Log::default();
-    let transactions: Arc<dyn Transactions> = Arc::new(Broker { last: None, done: Arc::clone(&done) });
+    let transactions = broker(None, &done);
     let recovered = Recovered {
         log: String::from("0a1b"),
         number: 3,

@@ -95,9 +95,10 @@ impl Grouping {
 }
 
 /// Returns whether a decision can have several rows. Without a filter, each message was decided
-/// about individually. An operation is not about messages: the same one again is another one.
+/// about individually. With an id, its rows were counted. An operation is not about messages: the
+/// same one again is another one.
 fn can_have_more(line: &AuditLine) -> bool {
-    line.selection.is_some() && line.messages > 0
+    line.selection.is_some() && line.messages > 0 && line.decision.is_none()
 }
 
 /// Returns whether two rows belong to one decision.

@@ -6,8 +6,8 @@ use std::fmt;
 use super::walk::Part;
 use crate::error::{OperateError, OperateErrorKind};
 
-/// The statement that lets the relay's role read the audits of keys and sagas.
-const GRANT: &str = "GRANT outbox_observer TO outbox_relay";
+/// The statement that lets the relay's role read keys and sagas, and their audits.
+pub const OBSERVER_GRANT: &str = "GRANT outbox_observer TO outbox_relay";
 
 /// Audits of keys and sagas that were not read because the database user has no right to.
 ///
@@ -62,7 +62,7 @@ impl fmt::Display for LeftOut {
             .collect();
         write!(
             f,
-            "decisions that the database user may not read are left out: {}; to include them: {GRANT}",
+            "decisions that the database user may not read are left out: {}; to include them: {OBSERVER_GRANT}",
             databases.join(", ")
         )
     }
@@ -93,7 +93,7 @@ mod tests {
             assert!(take(Part::Sagas(0), kind).is_err(), "{kind:?}");
         }
         for part in [Part::Messages(0), Part::Operations(0), Part::Letters(0)] {
-            assert!(take(part, denied).is_err(), "{part}");
+            assert!(take(part, denied).is_err(), "{part:?}");
         }
         assert!(take(Part::Keys(0), denied).is_ok() && take(Part::Sagas(0), denied).is_ok());
         assert_eq!(

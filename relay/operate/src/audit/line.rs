@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use inbox::Decision;
-use outbox_log::admin::{AuditRecord, Operation};
+use outbox::Signature;
+use outbox_log::admin::{AuditRecord, AuditedDecision, Operation};
 use serde::Serialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
-use crate::keys::DecidedLine;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
@@ -89,6 +89,9 @@ pub struct AuditLine {
     pub digest_after: Option<String>,
     /// The error for which the message was dead at the time of the decision, if the audit has it.
     pub error: Option<String>,
+    /// The id that the rows of one decision share, if the audit has one.
+    #[serde(skip)]
+    pub(super) decision: Option<Uuid>,
     /// Its number in the audit of an outbox, if it is a decision about one message there.
     #[serde(skip)]
     pub number: Option<i64>,
@@ -106,87 +109,86 @@ impl AuditLine {
         }
     }
 
-    /// Creates a line with the texts that every decision has.
-    fn new(source: AuditSource, at: OffsetDateTime, actor: String, action: impl Into<String>) -> Self {
-        Self {
-            at,
+    /// Creates a line with what every decision has, and returns its subject.
+    fn of<A: fmt::Display, S>(source: AuditSource, line: outbox::AuditLine<A, S>) -> (Self, S) {
+        let Signature { actor, note, selection } = line.signature;
+        let of_every = Self {
+            at: line.at,
             actor,
-            action: action.into(),
+            action: line.action.to_string(),
             source,
             owner: String::new(),
             messages: 0,
             messages_is_at_least: false,
             id: None,
             message_id: None,
-            selection: None,
-            note: String::new(),
+            selection,
+            note,
             accept_late: false,
             outcome: None,
             done_at: None,
             digest_before: None,
             digest_after: None,
             error: None,
+            decision: None,
             number: None,
-        }
+        };
+        (of_every, line.subject)
+    }
+
+    /// Creates the line of a decision of an outbox, with the number of its messages.
+    pub(super) fn of_audited(place: &OutboxPlace, audited: AuditedDecision) -> Self {
+        let AuditedDecision { last, id, entries } = audited;
+        Self { messages: entries, decision: id, ..Self::of_record(place, last) }
     }
 
     pub(super) fn of_record(place: &OutboxPlace, record: AuditRecord) -> Self {
+        let number = Some(record.number);
+        let (line, entry) = Self::of(AuditSource::Outbox, record);
         Self {
             owner: place.pipeline.to_string(),
             messages: 1,
-            id: Some(record.id.to_string()),
-            message_id: Some(record.message_id),
-            selection: record.selection,
-            note: record.note,
-            digest_before: record.digest_before,
-            digest_after: record.digest_after,
-            error: record.error,
-            number: Some(record.number),
-            ..Self::new(AuditSource::Outbox, record.at, record.actor, record.action)
+            id: Some(entry.id.to_string()),
+            message_id: Some(entry.message_id),
+            digest_before: entry.digest_before,
+            digest_after: entry.digest_after,
+            error: entry.error,
+            number,
+            ..line
         }
     }
 
     pub(super) fn of_operation(place: &OutboxPlace, operation: Operation) -> Self {
-        Self {
-            owner: place.pipeline.to_string(),
-            selection: Some(operation.selection),
-            note: operation.note,
-            ..Self::new(AuditSource::Outbox, operation.at, operation.actor, operation.action)
-        }
+        let (line, ()) = Self::of(AuditSource::Outbox, operation);
+        Self { owner: place.pipeline.to_string(), ..line }
     }
 
-    pub(super) fn of_decision(decision: Decision) -> Self {
+    pub(super) fn of_decision(decision: inbox::Decision) -> Self {
+        let (line, letter) = Self::of(AuditSource::Inbox, decision);
         Self {
-            owner: decision.consumer,
+            owner: letter.consumer,
             messages: 1,
-            id: Some(decision.dead_letter.to_string()),
-            selection: decision.signature.selection,
-            note: decision.signature.note,
-            accept_late: decision.accept_late,
-            outcome: decision.outcome,
-            done_at: decision.done_at,
-            ..Self::new(AuditSource::Inbox, decision.at, decision.signature.actor, decision.action.as_str())
+            id: Some(letter.dead_letter.to_string()),
+            accept_late: letter.accept_late,
+            outcome: letter.outcome,
+            done_at: letter.done_at,
+            ..line
         }
     }
 
-    pub(super) fn of_key(line: DecidedLine) -> Self {
-        let DecidedLine { at, actor, action, scope, operation, key, note } = line;
-        Self {
-            owner: format!("{scope}, {operation}"),
-            id: Some(key),
-            note,
-            ..Self::new(AuditSource::Keys, at, actor, action)
-        }
+    pub(super) fn of_key(decision: idempotency::Decision) -> Self {
+        let (line, key) = Self::of(AuditSource::Keys, decision);
+        let owner = format!("{}, {}", key.tenant(), key.operation());
+        Self { owner, id: Some(key.key().to_string()), ..line }
     }
 
     pub(super) fn of_saga(decision: saga::Decision) -> Self {
-        let saga::Decision { at, actor, note, action, id, step, .. } = decision;
+        let (line, saga) = Self::of(AuditSource::Sagas, decision);
         Self {
-            owner: id.saga_type().to_owned(),
-            id: Some(id.id().to_owned()),
-            selection: step.map(|step| format!("step {step}")),
-            note,
-            ..Self::new(AuditSource::Sagas, at, actor, action.to_string())
+            owner: saga.id.saga_type().to_owned(),
+            id: Some(saga.id.id().to_owned()),
+            selection: saga.step.map(|step| format!("step {step}")),
+            ..line
         }
     }
 }
@@ -197,14 +199,16 @@ pub(crate) mod tests {
 
     /// Returns a decision about one message of the pipeline `orders`.
     pub(crate) fn sample(actor: &str, id: i64, selection: Option<&str>) -> AuditLine {
+        let note = String::from("a test");
+        let signature = Signature { actor: actor.to_owned(), note, selection: selection.map(str::to_owned) };
+        let at = OffsetDateTime::UNIX_EPOCH;
+        let line = outbox::AuditLine { number: 1, at, signature, action: "requeue", subject: () };
         AuditLine {
             owner: String::from("orders"),
             messages: 1,
             id: Some(id.to_string()),
             message_id: Some(String::from("m")),
-            selection: selection.map(str::to_owned),
-            note: String::from("a test"),
-            ..AuditLine::new(AuditSource::Outbox, OffsetDateTime::UNIX_EPOCH, actor.to_owned(), "requeue")
+            ..AuditLine::of(AuditSource::Outbox, line).0
         }
     }
 

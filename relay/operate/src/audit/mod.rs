@@ -11,7 +11,7 @@
 //! | `filter` | [`AuditFilter`], [`ACTIONS`]: conditions for decisions |
 //! | `grouping` | combines the rows of an audit into lines |
 //! | `walk` | one pass over the places |
-//! | `left_out` | [`LeftOut`]: audits that the database user may not read |
+//! | `left_out` | [`LeftOut`]: audits that the database user may not read, [`OBSERVER_GRANT`] |
 //! | `topics` | the messages of a topic among rows of an audit |
 //! | `read` | [`read()`]: the latest decisions |
 
@@ -24,7 +24,7 @@ mod topics;
 pub(crate) mod walk;
 
 pub use filter::{ACTIONS, AuditFilter};
-pub use left_out::LeftOut;
+pub use left_out::{LeftOut, OBSERVER_GRANT};
 pub use line::{AuditLine, AuditSource};
 pub use read::{AuditQuery, Audited, read};
 pub(crate) use read::{about, gone, is_with};

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 
+use futures_util::StreamExt as _;
 use inbox::DeadLetterId;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -14,7 +15,7 @@ use crate::error::{OperateError, OperateErrorKind};
 use crate::named_tables::NamedTables;
 use crate::operator::{Operator, Role};
 use crate::places::Places;
-use crate::turns::in_turns;
+use crate::turns::{ahead, in_turns};
 
 /// Maximum number of rows read from each audit to group decisions: a decision about several
 /// messages has a row for each.
@@ -63,7 +64,9 @@ pub struct Audited {
 }
 
 /// Returns the latest decisions that match, from all places and from the keys and sagas of
-/// `tables`. Reads at most 10,000 rows of each audit, with a filter 100,000. Cancel-safe.
+/// `tables`. Looks through at most a million rows of an outbox's audit, where a decision is one
+/// line however many messages it was about. Of other audits, of single messages and for a topic, it
+/// reads at most 10,000 rows, with a filter 100,000. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not read the audit, or when the filter is contradictory.
@@ -84,27 +87,18 @@ pub async fn read(
         left_out: LeftOut::default(),
         searched_back_to: None,
     };
-    let mut lost = None;
-    for part in audits.parts() {
-        if is_with(lost, part) {
-            continue;
-        }
-        let mut walk = Walk::new(part, Some(query.rows_max()), query.is_each);
-        let mut found = Vec::new();
-        while found.len() < query.limit.get() as usize {
-            match Box::pin(walk.next(&audits)).await {
-                Ok(Some(lines)) => found.extend(lines),
-                Ok(None) => break,
-                Err(error) => {
-                    lost = gone(part, &error);
-                    let other = audited.left_out.take(part, || audits.owner(part), error).err();
-                    audited.away.extend(other);
-                    break;
-                }
+    let parts = audits.parts();
+    // Databases that do not answer are waited for together.
+    let databases = parts.chunk_by(|one, other| is_with(Some(*one), *other));
+    let mut answers = ahead(databases.map(|parts| of_database(&audits, parts, query)).collect());
+    while let Some(answer) = answers.next().await {
+        for Found { part, lines, cut_at, error } in answer {
+            if let Some(error) = error {
+                audited.away.extend(audited.left_out.take(part, || audits.owner(part), error).err());
             }
+            audited.searched_back_to = audited.searched_back_to.max(cut_at);
+            keep_latest(&mut audited.lines, lines, query.limit);
         }
-        audited.searched_back_to = audited.searched_back_to.max(walk.cut_at());
-        keep_latest(&mut audited.lines, found, query.limit);
     }
     // A full list ends before the rows that were not read.
     let oldest = audited.lines.last().filter(|_| audited.lines.len() >= query.limit.get() as usize);
@@ -112,6 +106,44 @@ pub async fn read(
         audited.searched_back_to = audited.searched_back_to.filter(|at| *at > oldest);
     }
     Ok(audited)
+}
+
+/// The latest decisions of one audit.
+struct Found {
+    part: Part,
+    lines: Vec<AuditLine>,
+    /// The time of the oldest row that was read, if older ones were left out.
+    cut_at: Option<OffsetDateTime>,
+    /// The reason why the rest is missing.
+    error: Option<OperateError>,
+}
+
+/// Reads the audits of one place, one after the other. If it does not answer the first one, the
+/// others are not asked for.
+async fn of_database(audits: &Audits<'_>, parts: &[Part], query: &AuditQuery) -> Vec<Found> {
+    let mut all = Vec::with_capacity(parts.len());
+    let mut lost = None;
+    for part in parts.iter().copied() {
+        if is_with(lost, part) {
+            continue;
+        }
+        let mut walk = Walk::new(part, Some(query.rows_max()), query.is_each);
+        let mut lines = Vec::new();
+        let mut failed = None;
+        while lines.len() < query.limit.get() as usize {
+            match Box::pin(walk.next(audits)).await {
+                Ok(Some(more)) => lines.extend(more),
+                Ok(None) => break,
+                Err(error) => {
+                    lost = gone(part, &error);
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        all.push(Found { part, lines, cut_at: walk.cut_at(), error: failed });
+    }
+    all
 }
 
 /// Returns the audit whose error also covers others in the same database. Another table of a
@@ -166,7 +198,7 @@ pub(crate) async fn about(places: &Places, message: Option<Uuid>, letters: &[Dea
         match decisions {
             Ok(decisions) => {
                 let is_here = |name: &str| place.consumer.as_ref().is_none_or(|it| it.as_str() == name);
-                let here = decisions.into_iter().filter(|decision| is_here(&decision.consumer));
+                let here = decisions.into_iter().filter(|decision| is_here(&decision.subject.consumer));
                 lines.extend(here.map(AuditLine::of_decision));
             }
             Err(error) => away.push(error),

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use inbox::DeadLetterId;
+use outbox::Signature;
 use outbox_log::admin::AuditRecord;
 use outbox_log::entries::{EntryName, SelectedEntry, Selection};
 use outbox_log::{EntryId, LogError};
@@ -20,9 +21,14 @@ pub(super) struct OfTopic {
     letters: HashSet<DeadLetterId>,
 }
 
+/// Returns whether the filter or the scope of a decision names the topic.
+pub(super) fn is_named(signature: &Signature, topic: &str) -> bool {
+    signature.selection.as_deref().is_some_and(|selection| names_topic(selection, topic))
+}
+
 /// Returns the name of a record's message; `None` without a valid id.
 fn name(record: &AuditRecord) -> Option<EntryName> {
-    Some(EntryName { id: record.id, message_id: Uuid::parse_str(&record.message_id).ok()? })
+    Some(EntryName { id: record.subject.id, message_id: Uuid::parse_str(&record.subject.message_id).ok()? })
 }
 
 impl OfTopic {
@@ -32,10 +38,8 @@ impl OfTopic {
         records: &[AuditRecord],
         topic: &str,
     ) -> Result<Self, LogError> {
-        let is_named = |record: &&AuditRecord| {
-            record.selection.as_deref().is_some_and(|selection| names_topic(selection, topic))
-        };
-        let named: HashSet<EntryName> = records.iter().filter(|it| !is_named(it)).filter_map(name).collect();
+        let unnamed = records.iter().filter(|record| !is_named(&record.signature, topic));
+        let named: HashSet<EntryName> = unnamed.filter_map(name).collect();
         let mut found = Self::default();
         if named.is_empty() {
             return Ok(found);
@@ -60,12 +64,8 @@ impl OfTopic {
         decisions: &[inbox::Decision],
         topic: &str,
     ) -> Result<Self, OperateError> {
-        let is_named = |decision: &&inbox::Decision| {
-            let selection = decision.signature.selection.as_deref();
-            selection.is_some_and(|selection| names_topic(selection, topic))
-        };
-        let letters: HashSet<DeadLetterId> =
-            decisions.iter().filter(|it| !is_named(it)).map(|decision| decision.dead_letter).collect();
+        let unnamed = decisions.iter().filter(|decision| !is_named(&decision.signature, topic));
+        let letters: HashSet<DeadLetterId> = unnamed.map(|decision| decision.subject.dead_letter).collect();
         let mut found = Self::default();
         if !letters.is_empty() {
             let letters: Vec<DeadLetterId> = letters.into_iter().collect();
@@ -76,13 +76,11 @@ impl OfTopic {
 
     /// Returns whether a record is about the topic.
     pub(super) fn has_record(&self, record: &AuditRecord, topic: &str) -> bool {
-        record.selection.as_deref().is_some_and(|selection| names_topic(selection, topic))
-            || name(record).is_some_and(|name| self.entries.contains(&name))
+        is_named(&record.signature, topic) || name(record).is_some_and(|name| self.entries.contains(&name))
     }
 
     /// Returns whether a decision is about the topic.
     pub(super) fn has_letter(&self, decision: &inbox::Decision, topic: &str) -> bool {
-        decision.signature.selection.as_deref().is_some_and(|selection| names_topic(selection, topic))
-            || self.letters.contains(&decision.dead_letter)
+        is_named(&decision.signature, topic) || self.letters.contains(&decision.subject.dead_letter)
     }
 }

@@ -1,14 +1,14 @@
 //! One pass over the audits, from the latest decision of each backwards.
 
-use std::fmt;
 use std::num::NonZeroU32;
 
+use outbox_log::admin::{AuditQuery, AuditRecord, Operation};
 use time::OffsetDateTime;
 
-use super::filter::{AuditFilter, names_topic};
+use super::filter::AuditFilter;
 use super::grouping::{Grouping, Slices};
 use super::line::AuditLine;
-use super::topics::OfTopic;
+use super::topics::{OfTopic, is_named};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::keys;
 use crate::named_tables::NamedTables;
@@ -38,18 +38,6 @@ pub(crate) enum Part {
     Keys(usize),
     /// Decisions about sagas.
     Sagas(usize),
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Messages(_) => "messages",
-            Self::Operations(_) => "operations",
-            Self::Letters(_) => "dead letters",
-            Self::Keys(_) => "keys",
-            Self::Sagas(_) => "sagas",
-        })
-    }
 }
 
 impl Audits<'_> {
@@ -97,24 +85,47 @@ pub(crate) struct Walk {
     part: Part,
     slices: Slices,
     grouping: Grouping,
+    is_each: bool,
+    /// Number of rows of an outbox that may still be looked through; `None` for all.
+    to_look_through: Option<u32>,
+    /// Number of rows that the next statement looks through.
+    at_once: u32,
     /// The time of the last row that was read.
     last_at: Option<OffsetDateTime>,
+    /// Whether no row of an outbox is left.
+    is_at_end: bool,
     is_ended: bool,
     is_cut: bool,
 }
 
-/// Maximum number of decisions read of the keys or the sagas of a database.
+/// Maximum number of rows of an outbox's audit that one reading looks through.
+const LOOKED_THROUGH_MAX: u32 = 1_000_000;
+/// The number for the first statement, and the maximum for each. More rows are looked through where
+/// they belong to few decisions.
+const LOOKED_THROUGH_FIRST: u32 = 1_000;
+const LOOKED_THROUGH_AT_ONCE: u32 = 100_000;
+/// Maximum number of decisions that one statement returns. Each has texts of some KiB.
+const DECISIONS_AT_ONCE: u32 = 500;
+
+/// Maximum number of decisions that a query reads of the keys or the sagas of a database: each read
+/// connects anew.
 const TABLE_ROWS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999);
 
 impl Walk {
     /// Creates the reading of at most `rows_max` rows; of all rows without it. With `is_each`,
     /// every row is a line.
     pub(crate) fn new(part: Part, rows_max: Option<NonZeroU32>, is_each: bool) -> Self {
+        let is_of_table = matches!(part, Part::Keys(_) | Part::Sagas(_));
+        let rows_max = rows_max.map(|max| if is_of_table { max.min(TABLE_ROWS_MAX) } else { max });
         Self {
             part,
             slices: Slices::new(rows_max),
             grouping: Grouping::new(is_each),
+            is_each,
+            to_look_through: rows_max.map(|_| LOOKED_THROUGH_MAX),
+            at_once: LOOKED_THROUGH_FIRST,
             last_at: None,
+            is_at_end: false,
             is_ended: false,
             is_cut: false,
         }
@@ -132,14 +143,66 @@ impl Walk {
             return Ok(None);
         }
         let mut lines = match self.part {
-            Part::Messages(place) => self.messages(&audits.places.outboxes[place], audits.filter).await,
-            Part::Operations(place) => self.operations(&audits.places.outboxes[place], audits.filter).await,
-            Part::Letters(place) => self.letters(&audits.places.inboxes[place], audits.filter).await,
-            Part::Keys(place) => self.keys(&audits.tables[place], audits).await,
-            Part::Sagas(place) => self.sagas(&audits.tables[place], audits).await,
-        }?;
+            // A topic is that of single messages, so its filter needs their rows.
+            Part::Messages(place) if !self.is_each && audits.filter.topic.is_none() => {
+                self.decisions(&audits.places.outboxes[place], audits.filter).await?
+            }
+            _ => self.single(audits).await?,
+        };
         lines.retain(|line| audits.filter.takes(line));
         Ok(Some(lines))
+    }
+
+    /// Reads decisions row by row.
+    async fn single(&mut self, audits: &Audits<'_>) -> Result<Vec<AuditLine>, OperateError> {
+        let Some(rows) = self.rows(audits.filter) else { return Ok(self.end()) };
+        let found = self.read(audits, rows).await?;
+        self.slices.read(found.len(), found.last().map(|found| found.number));
+        let here = found.into_iter().filter(|found| found.is_here);
+        Ok(here.filter_map(|found| self.add(found.line, found.is_met)).collect())
+    }
+
+    /// Reads decisions about messages, each by one row with its number of messages.
+    async fn decisions(
+        &mut self,
+        place: &OutboxPlace,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditLine>, OperateError> {
+        let is_cut = self.to_look_through == Some(0);
+        if is_cut || self.is_at_end || self.grouping.last_at().is_some_and(|at| filter.is_past(at)) {
+            self.is_ended = true;
+            self.is_cut = is_cut && !self.is_at_end;
+            return Ok(self.grouping.end(self.is_cut).into_iter().collect());
+        }
+        let rows_max = self.to_look_through.map_or(self.at_once, |left| left.min(self.at_once));
+        let asked = AuditQuery {
+            before: self.slices.before,
+            rows_max,
+            decisions_max: DECISIONS_AT_ONCE,
+            actor: filter.actor.clone(),
+            action: filter.action.clone(),
+        };
+        let read = place.log.audited(&place.pipeline, &asked).await;
+        let slice = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
+        self.to_look_through = self.to_look_through.map(|left| left - rows_max);
+        let are_few = slice.decisions.len() < DECISIONS_AT_ONCE as usize;
+        let more = (8 * self.at_once).min(LOOKED_THROUGH_AT_ONCE);
+        self.at_once = if are_few { more } else { LOOKED_THROUGH_FIRST };
+        self.is_at_end = slice.next.is_none();
+        self.slices.before = slice.next.unwrap_or(self.slices.before);
+        let lines = slice.decisions.into_iter().map(|audited| AuditLine::of_audited(place, audited));
+        Ok(lines.filter_map(|line| self.add(line, true)).collect())
+    }
+
+    async fn read(&self, audits: &Audits<'_>, rows: NonZeroU32) -> Result<Vec<Found>, OperateError> {
+        let asked = Asked { topic: audits.filter.topic.as_deref(), before: self.slices.before, rows };
+        match self.part {
+            Part::Messages(place) => messages(&audits.places.outboxes[place], asked).await,
+            Part::Operations(place) => operations(&audits.places.outboxes[place], asked).await,
+            Part::Letters(place) => letters(&audits.places.inboxes[place], asked).await,
+            Part::Keys(place) => keys(&audits.tables[place], audits.operator, asked).await,
+            Part::Sagas(place) => sagas(&audits.tables[place], audits.operator, asked).await,
+        }
     }
 
     /// Returns the number of rows to read next; `None` if nothing that matches is left.
@@ -161,109 +224,154 @@ impl Walk {
         self.last_at = Some(line.at);
         self.grouping.add(line, is_met)
     }
+}
 
-    async fn messages(
-        &mut self,
-        place: &OutboxPlace,
-        filter: &AuditFilter,
-    ) -> Result<Vec<AuditLine>, OperateError> {
-        let Some(rows) = self.rows(filter) else { return Ok(self.end()) };
-        let about = |error| OperateError::from(error).about(&place.pipeline);
-        let records =
-            place.log.audit_before(&place.pipeline, self.slices.before, rows.get()).await.map_err(about)?;
-        let topic = filter.topic.as_deref();
-        let of_topic = match topic {
-            Some(topic) => OfTopic::records(place, &records, topic).await.map_err(about)?,
-            None => OfTopic::default(),
-        };
-        self.slices.read(records.len(), records.last().map(|record| record.number));
-        let mut lines = Vec::new();
-        for record in records {
-            let is_met = topic.is_none_or(|topic| of_topic.has_record(&record, topic));
-            lines.extend(self.add(AuditLine::of_record(place, record), is_met));
-        }
-        Ok(lines)
+/// A row of an audit.
+struct Found {
+    number: i64,
+    line: AuditLine,
+    /// Whether it belongs to the place: the rows of an inbox are those of all its consumers.
+    is_here: bool,
+    /// Whether it is about the topic that is asked for.
+    is_met: bool,
+}
+
+/// The rows to read next.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    topic: Option<&'a str>,
+    before: i64,
+    rows: NonZeroU32,
+}
+
+async fn messages(place: &OutboxPlace, asked: Asked<'_>) -> Result<Vec<Found>, OperateError> {
+    let about = |error| OperateError::from(error).about(&place.pipeline);
+    let records =
+        place.log.audit_before(&place.pipeline, asked.before, asked.rows.get()).await.map_err(about)?;
+    let of_topic = match asked.topic {
+        Some(topic) => OfTopic::records(place, &records, topic).await.map_err(about)?,
+        None => OfTopic::default(),
+    };
+    let found = |record: AuditRecord| Found {
+        number: record.number,
+        is_here: true,
+        is_met: asked.topic.is_none_or(|topic| of_topic.has_record(&record, topic)),
+        line: AuditLine::of_record(place, record),
+    };
+    Ok(records.into_iter().map(found).collect())
+}
+
+async fn operations(place: &OutboxPlace, asked: Asked<'_>) -> Result<Vec<Found>, OperateError> {
+    let read = place.log.operations_before(&place.pipeline, asked.before, asked.rows.get()).await;
+    let operations = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
+    let found = |operation: Operation| Found {
+        number: operation.number,
+        is_here: true,
+        is_met: asked.topic.is_none_or(|topic| is_named(&operation.signature, topic)),
+        line: AuditLine::of_operation(place, operation),
+    };
+    Ok(operations.into_iter().map(found).collect())
+}
+
+async fn letters(place: &InboxPlace, asked: Asked<'_>) -> Result<Vec<Found>, OperateError> {
+    let decisions = place.database.decisions_before(asked.before, asked.rows).await?;
+    let of_topic = match asked.topic {
+        Some(topic) => OfTopic::letters(place, &decisions, topic).await?,
+        None => OfTopic::default(),
+    };
+    let found = |decision: inbox::Decision| Found {
+        number: decision.number,
+        is_here: place.consumer.as_ref().is_none_or(|name| name.as_str() == decision.subject.consumer),
+        is_met: asked.topic.is_none_or(|topic| of_topic.has_letter(&decision, topic)),
+        line: AuditLine::of_decision(decision),
+    };
+    Ok(decisions.into_iter().map(found).collect())
+}
+
+async fn keys(
+    named: &NamedTables,
+    operator: &Operator,
+    asked: Asked<'_>,
+) -> Result<Vec<Found>, OperateError> {
+    let tables = named.tables.as_ref().map_err(|error| unknown(named, error))?;
+    let decisions = if_any(named, keys::decisions(tables, operator, asked.before, asked.rows).await)?;
+    Ok(decisions.into_iter().map(|it| Found::of_table(it.number, AuditLine::of_key(it))).collect())
+}
+
+async fn sagas(
+    named: &NamedTables,
+    operator: &Operator,
+    asked: Asked<'_>,
+) -> Result<Vec<Found>, OperateError> {
+    let tables = named.tables.as_ref().map_err(|error| unknown(named, error))?;
+    let decisions = async {
+        let database = SagaDatabase::open(tables).await?;
+        let decisions = database.decisions(operator, asked.before, asked.rows).await;
+        database.close().await;
+        decisions
+    };
+    let decisions = if_any(named, decisions.await)?;
+    Ok(decisions.into_iter().map(|it| Found::of_table(it.number, AuditLine::of_saga(it))).collect())
+}
+
+impl Found {
+    /// Creates the row of a decision about a key or a saga. These have no topic, so they are not
+    /// read if one is asked for.
+    fn of_table(number: i64, line: AuditLine) -> Self {
+        Self { number, line, is_here: true, is_met: true }
     }
+}
 
-    async fn operations(
-        &mut self,
-        place: &OutboxPlace,
-        filter: &AuditFilter,
-    ) -> Result<Vec<AuditLine>, OperateError> {
-        let Some(rows) = self.rows(filter) else { return Ok(self.end()) };
-        let read = place.log.operations_before(&place.pipeline, self.slices.before, rows.get()).await;
-        let operations = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
-        self.slices.read(operations.len(), operations.last().map(|operation| operation.number));
-        let mut lines = Vec::new();
-        for operation in operations {
-            let is_met = filter.topic.as_deref().is_none_or(|topic| names_topic(&operation.selection, topic));
-            lines.extend(self.add(AuditLine::of_operation(place, operation), is_met));
-        }
-        Ok(lines)
-    }
-
-    async fn letters(
-        &mut self,
-        place: &InboxPlace,
-        filter: &AuditFilter,
-    ) -> Result<Vec<AuditLine>, OperateError> {
-        let Some(rows) = self.rows(filter) else { return Ok(self.end()) };
-        let decisions = place.database.decisions_before(self.slices.before, rows).await?;
-        let topic = filter.topic.as_deref();
-        let of_topic = match topic {
-            Some(topic) => OfTopic::letters(place, &decisions, topic).await?,
-            None => OfTopic::default(),
-        };
-        self.slices.read(decisions.len(), decisions.last().map(|decision| decision.number));
-        let mut lines = Vec::new();
-        for decision in decisions {
-            if place.consumer.as_ref().is_some_and(|name| name.as_str() != decision.consumer) {
-                continue;
-            }
-            let is_met = topic.is_none_or(|topic| of_topic.has_letter(&decision, topic));
-            lines.extend(self.add(AuditLine::of_decision(decision), is_met));
-        }
-        Ok(lines)
-    }
-
-    async fn keys(
-        &mut self,
-        named: &NamedTables,
-        audits: &Audits<'_>,
-    ) -> Result<Vec<AuditLine>, OperateError> {
-        let tables = named.tables.as_ref().map_err(|error| unknown(named, error))?;
-        let decided = keys::decisions(tables, audits.operator, TABLE_ROWS_MAX).await;
-        self.all(decided.map(|lines| lines.into_iter().map(AuditLine::of_key).collect()))
-    }
-
-    async fn sagas(
-        &mut self,
-        named: &NamedTables,
-        audits: &Audits<'_>,
-    ) -> Result<Vec<AuditLine>, OperateError> {
-        let tables = named.tables.as_ref().map_err(|error| unknown(named, error))?;
-        let decided = async {
-            let database = SagaDatabase::open(tables).await?;
-            let decisions = database.decisions(audits.operator, TABLE_ROWS_MAX).await;
-            database.close().await;
-            Ok(decisions?.into_iter().map(AuditLine::of_saga).collect())
-        };
-        self.all(decided.await)
-    }
-
-    /// Ends the reading with all lines of a table.
-    fn all(&mut self, decided: Result<Vec<AuditLine>, OperateError>) -> Result<Vec<AuditLine>, OperateError> {
-        let lines = match decided {
-            Err(error) if error.kind() == OperateErrorKind::NoTables => Vec::new(),
-            decided => decided?,
-        };
-        self.is_ended = true;
-        self.is_cut = lines.len() >= TABLE_ROWS_MAX.get() as usize;
-        self.last_at = lines.last().map(|line| line.at);
-        Ok(lines)
+/// Returns no decisions from a table that does not exist, and names the database in other errors.
+fn if_any<T>(named: &NamedTables, decisions: Result<Vec<T>, OperateError>) -> Result<Vec<T>, OperateError> {
+    match decisions {
+        Err(error) if error.kind() == OperateErrorKind::NoTables => Ok(Vec::new()),
+        decisions => decisions.map_err(|error| error.about(&named.name)),
     }
 }
 
 fn unknown(named: &NamedTables, error: &str) -> OperateError {
     OperateError::new(OperateErrorKind::Unavailable, error).about(&named.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use outbox_log::LogOptions;
+
+    use super::*;
+    use crate::operator::Role;
+    use crate::tables::Tables;
+
+    /// Goal: an error of the audits of keys and sagas names their database, and one that cannot be
+    /// opened does not read as one without such tables. Oracle: the errors for a file that does not
+    /// exist, and the lines of an empty one.
+    #[tokio::test]
+    async fn a_database_of_keys_and_sagas_that_cannot_be_opened_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str, mode: &str| {
+            let url = format!("sqlite:{}?mode={mode}", folder.path().join(name).display());
+            NamedTables {
+                name: format!("pipeline:{name}"),
+                tables: Ok(Tables::new(url.into(), LogOptions::default())),
+            }
+        };
+        let tables = [named("absent", "rw"), named("empty", "rwc")];
+        let operator = Operator::new("ann", Role::Viewer);
+        let audits = Audits {
+            places: &Places::new(),
+            tables: &tables,
+            operator: &operator,
+            filter: &AuditFilter::default(),
+        };
+        for part in audits.parts() {
+            let read = Walk::new(part, None, false).next(&audits).await;
+            match (part, read) {
+                (Part::Keys(0) | Part::Sagas(0), Err(error)) => {
+                    assert!(error.to_string().starts_with("pipeline:absent: "), "{error}");
+                }
+                (Part::Keys(1) | Part::Sagas(1), Ok(Some(lines))) => assert_eq!(lines, []),
+                (part, read) => panic!("{}: {read:?}", audits.owner(part)),
+            }
+        }
+    }
 }

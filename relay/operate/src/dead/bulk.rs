@@ -1,23 +1,30 @@
 //! Carries out a decision about many messages: in parts, each in its own transaction, and with one
 //! session for each database. The audit records everything under the id of the decision.
 
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+
 use inbox::{
     DISCARDED_MAX, ManyDecided, REQUESTED_MAX, RedriveError, RedriveOptions, Redriven, Requested, Resolution,
     SeenLetter,
 };
-use outbox_log::admin::{Confirmed, DECIDED_MAX, DecideError, Decision, Desk, OperatorDecision};
+use outbox_log::admin::{ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, Desk, OperatorDecision};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::decide::Change;
+use super::filter::MessageRef;
 use super::message::DeadSource;
+use super::outcome::last_decision;
 use super::select::{ChosenLetter, Selected, SelectedPart};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::operator::Signed;
-use crate::places::{InboxPlace, Places};
+use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
 
+/// Maximum refusals for which the audit is asked who decided first.
+const EXPLAINED_MAX: usize = 10;
 /// Maximum messages whose refusal is reported with its reason.
 pub const REFUSALS_MAX: usize = 100;
 
@@ -82,6 +89,9 @@ pub struct BulkReport {
     pub dry_run: bool,
     /// Number of messages whose outcome is unknown, because the database's answer was lost.
     pub unknown: u64,
+    /// The other operators who decided about messages of this decision since these were chosen, as
+    /// far as the first refusals tell.
+    pub decided_by: BTreeSet<String>,
     /// The first refusals, with their reasons.
     pub refusals: Vec<Refusal>,
     /// Whether it was stopped before its end.
@@ -131,6 +141,7 @@ impl Selected {
             following: self.following,
             dry_run: true,
             unknown: 0,
+            decided_by: BTreeSet::new(),
             refusals: Vec::new(),
             stopped: false,
             error: None,
@@ -157,7 +168,7 @@ impl Selected {
         }
         let chosen = self.count();
         let report = BulkReport { decision: Some(bulk.id), dry_run: false, ..self.report(bulk.change) };
-        let mut run = Run { bulk, report };
+        let mut run = Run { bulk, report, explained: 0 };
         let mut told = |report: &BulkReport| progress(Progress { processed: report.processed(), chosen });
         told(&run.report);
         let is_backwards = *bulk.change == Change::Discard;
@@ -190,6 +201,8 @@ impl Selected {
 struct Run<'a> {
     bulk: &'a Bulk<'a>,
     report: BulkReport,
+    /// Number of refusals for which the audit was asked.
+    explained: usize,
 }
 
 impl Run<'_> {
@@ -210,9 +223,7 @@ impl Run<'_> {
                 Change::Discard => Decision::Discard,
                 _ => Decision::Requeue,
             },
-            actor: self.bulk.signed.operator.name().to_owned(),
-            note: self.bulk.signed.reason.clone(),
-            selection: Some(self.report.selection.clone()),
+            signature: self.bulk.signed.signature(Some(self.report.selection.clone())),
         };
         let mut desk: Box<dyn Desk> = place.log.desk(&place.pipeline);
         let confirmed = Some(Confirmed { id: self.bulk.id, as_of: part.as_of() });
@@ -232,12 +243,56 @@ impl Run<'_> {
             for (entry, verdict) in entries.iter().zip(verdicts) {
                 match verdict {
                     Ok(()) => self.report.done += 1,
-                    Err(error) => self.report.refuse(part, entry.id.to_string(), error.to_string()),
+                    Err(error) => {
+                        let why = self.explained(place, part, entry, error).await;
+                        self.report.refuse(part, entry.id.to_string(), why);
+                    }
                 }
             }
             told(&self.report);
         }
         Ok(())
+    }
+
+    /// Returns the reason of a refusal: the decision that came first, if there is one.
+    async fn explained(
+        &mut self,
+        place: &OutboxPlace,
+        part: &SelectedPart,
+        entry: &ChosenEntry,
+        error: DecideError,
+    ) -> String {
+        let named = entry.message_id.parse::<MessageRef>().ok().filter(|_| self.explained < EXPLAINED_MAX);
+        let Some(named) = named else { return error.to_string() };
+        self.explained += 1;
+        match last_decision(place, &named).await {
+            Ok(Some(last)) if last.at >= part.as_of() => {
+                self.came_first(last.actor);
+                last.text
+            }
+            _ => error.to_string(),
+        }
+    }
+
+    /// Records the author of a decision that came first.
+    fn came_first(&mut self, actor: String) {
+        if actor != self.bulk.signed.operator.name() {
+            self.report.decided_by.insert(actor);
+        }
+    }
+
+    /// Records who decided about a dead letter before.
+    async fn ask_who(&mut self, place: &InboxPlace, part: &SelectedPart, letter: SeenLetter) {
+        if self.explained >= EXPLAINED_MAX {
+            return;
+        }
+        self.explained += 1;
+        let last = place.database.decisions_of(&[letter.id], NonZeroU32::MIN).await;
+        if let Some(last) = last.ok().and_then(|decisions| decisions.into_iter().next())
+            && last.at >= part.as_of()
+        {
+            self.came_first(last.signature.actor);
+        }
     }
 
     async fn inbox(
@@ -282,8 +337,14 @@ impl Run<'_> {
             let id = letter.id.to_string();
             match outcome.map_err(OperateError::from) {
                 Ok(Outcome::Done) => self.report.done += 1,
-                Ok(Outcome::Before) => self.report.requested_before += 1,
-                Ok(Outcome::Refused(why)) => self.report.refuse(part, id, why),
+                Ok(Outcome::Before) => {
+                    self.report.requested_before += 1;
+                    self.ask_who(place, part, *letter).await;
+                }
+                Ok(Outcome::Refused(why)) => {
+                    self.report.refuse(part, id, why);
+                    self.ask_who(place, part, *letter).await;
+                }
                 Err(error) if error.kind() == OperateErrorKind::Unavailable => {
                     self.report.unknown += u64::from(error.is_unknown());
                     problem.get_or_insert(error);

@@ -57,7 +57,7 @@ impl<'a> Choosing<'a> {
         let takes = |place: &InboxPlace| filter.takes_inboxes() && filter.takes_place(place);
         let inboxes = places.distinct_inboxes().filter(|(_, place)| takes(place));
         let inboxes: Vec<_> = inboxes.filter(|(number, _)| is_asked(&inbox_key(places, *number))).collect();
-        let looks = outboxes.iter().map(|(_, place)| now_at(place)).collect();
+        let looks = outboxes.iter().map(|(_, place)| place.now()).collect();
         for ((number, place), now) in outboxes.iter().zip(in_turns(looks).await) {
             let chosen = match now {
                 Ok(now) => self.outbox(*number, place, now).await,
@@ -283,11 +283,6 @@ impl<'a> Choosing<'a> {
         let Self { parts, more, following, changed, .. } = self;
         Selected { selection, parts, more, following, changed, away }
     }
-}
-
-/// Returns the time of an outbox.
-async fn now_at(place: &OutboxPlace) -> Result<OffsetDateTime, OperateError> {
-    Ok(place.log.desk(&place.pipeline).now().await?)
 }
 
 fn outbox_key(pipeline: &RelayName) -> PlaceKey {

@@ -292,12 +292,7 @@ async fn decide_entries(
             "edited",
         ),
     };
-    let decision = OperatorDecision {
-        decision,
-        actor: decided.signature.actor.clone(),
-        note: decided.signature.note.clone(),
-        selection: decided.signature.selection.clone(),
-    };
+    let decision = OperatorDecision { decision, signature: decided.signature.clone() };
     // A later change of one of them is later than the last change of all that was read.
     let as_of = messages.iter().map(|message| message.changed_at).max();
     let confirmed = as_of.map(|as_of| Confirmed { id: decided.id, as_of });

@@ -15,7 +15,8 @@
 //! | `choosing` | one pass over the places of a decision |
 //! | `bulk` | [`Bulk`]: a decision about everything, in parts, that can be stopped |
 //! | `result` | [`decision()`]: the result of such a decision |
-//! | `edit` | [`editable()`], [`edit()`], [`edited()`]: one message, corrected after it was shown |
+//! | `edit` | [`editable()`], [`edit()`]: one message, corrected after it was shown |
+//! | `edited` | [`edits()`], [`edited()`]: the content before and after |
 //! | `outcome` | the state of an entry after a decision |
 //! | `sample` (tests) | a message to show |
 
@@ -23,6 +24,7 @@ mod bulk;
 mod choosing;
 pub(crate) mod decide;
 mod edit;
+mod edited;
 mod filter;
 pub(crate) mod list;
 mod message;
@@ -39,7 +41,8 @@ mod survey;
 
 pub use bulk::{Bulk, BulkReport, Progress, REFUSALS_MAX, Refusal};
 pub use decide::{Change, Decided, Report};
-pub use edit::{Corrected, EditSent, Editable, SeenContent, edit, editable, edited};
+pub use edit::{Corrected, EditSent, Editable, SeenContent, edit, editable, not_json};
+pub use edited::{KeptContent, PastEdit, edited, edits};
 pub use filter::{Filter, MessageRef};
 pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};

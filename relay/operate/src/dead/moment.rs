@@ -59,6 +59,12 @@ impl Moment {
         self.place.source
     }
 
+    /// Returns the number of messages that matched.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.matched.count
+    }
+
     /// Returns the pipeline or consumer.
     #[must_use]
     pub fn owner(&self) -> &str {

@@ -8,7 +8,7 @@ use super::decide::Change;
 use super::filter::{Filter, MessageRef};
 use super::list::{Listed, States, find};
 use super::message::{DeadMessage, DeadSource, Row};
-use super::outcome::outcome;
+use super::outcome::{described, outcome, state};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::message_state::MessageState;
 use crate::operator::{Operator, Role};
@@ -157,7 +157,7 @@ async fn standing(places: &Places, id: &MessageRef) -> Result<Option<&'static st
     for place in &places.outboxes {
         let found = place.entries.find(&place.pipeline, which).await?;
         if let Some(entry) = found.first() {
-            return Ok(Some(if entry.is_passed { "published" } else { "the relay has not read it yet" }));
+            return Ok(Some(described(state(place, entry).await?)));
         }
     }
     Ok(None)

@@ -2,7 +2,6 @@
 
 mod letters;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Bound;
 
@@ -18,6 +17,7 @@ use super::list::{Bookmark, Listed, States};
 use super::message::{DeadMessage, Row};
 use crate::error::OperateError;
 use crate::places::{OutboxPlace, Places};
+use crate::turns::in_turns;
 
 /// Entries of an outbox per read.
 const PAGE_ENTRIES: u32 = 500;
@@ -66,9 +66,17 @@ impl<'a> Reading<'a> {
             Some(Bookmark(Row::Inbox(place, id), _)) => Some((place, id)),
             _ => None,
         };
-        let outboxes = places.outboxes.iter().enumerate();
-        for (number, place) in outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()) {
-            if let Err(error) = self.outbox(number, place, from).await {
+        let first = match from {
+            Some(Bookmark(Row::Outbox(at, _), _)) => at,
+            _ => 0,
+        };
+        let outboxes = places.outboxes.iter().enumerate().skip(first);
+        let outboxes: Vec<_> = outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()).collect();
+        // They are asked for their time first, so that those which do not answer are waited for
+        // together. The rest is read one after the other, because of the limits over all.
+        let looks = outboxes.iter().map(|(_, place)| place.now()).collect();
+        for ((number, place), now) in outboxes.iter().zip(in_turns(looks).await) {
+            if let Err(error) = self.outbox(*number, place, from, now).await {
                 away.push(error.about(&place.pipeline));
             }
         }
@@ -96,23 +104,26 @@ impl<'a> Reading<'a> {
         number: usize,
         place: &OutboxPlace,
         from: Option<Bookmark>,
+        now: Result<OffsetDateTime, OperateError>,
     ) -> Result<(), OperateError> {
         if !self.filter.ids.is_empty() {
+            now?;
             return self.named(number, place).await;
         }
         let mut states = self.states.of_outbox();
         let mut after = EntryId::default();
-        if let Some(Bookmark(Row::Outbox(at, id), state)) = from {
-            match number.cmp(&at) {
-                Ordering::Less => return Ok(()),
-                Ordering::Equal => {
-                    let done = states.iter().position(|one| *one == state).unwrap_or_default();
-                    states.drain(..done);
-                    after = id;
-                }
-                Ordering::Greater => {}
-            }
+        if let Some(Bookmark(Row::Outbox(at, id), state)) = from
+            && number == at
+        {
+            let done = states.iter().position(|one| *one == state).unwrap_or_default();
+            states.drain(..done);
+            after = id;
         }
+        let Some(state) = states.first() else { return Ok(()) };
+        if self.ends_before(Bookmark(Row::Outbox(number, after), *state)) {
+            return Ok(());
+        }
+        now?;
         let mut desk = place.log.desk(&place.pipeline);
         for state in states {
             if self.ends_before(Bookmark(Row::Outbox(number, after), state)) {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use outbox::Signature;
 use outbox_log::ExceptionState;
 use outbox_log::admin::DecisionRecord;
 use serde::Serialize;
@@ -12,8 +13,9 @@ use uuid::Uuid;
 use super::message::DeadSource;
 use crate::error::OperateError;
 use crate::operator::{Operator, Role};
-use crate::places::Places;
+use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::seconds;
+use crate::turns::in_turns;
 
 /// A decision that was carried out, at least in part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -83,27 +85,33 @@ pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<
     operator.permit(Role::Viewer, "read the audit")?;
     let mut away = places.away.clone();
     let mut sum = Sum { id, decision: None, standing: BTreeMap::new() };
-    for place in &places.outboxes {
-        match place.log.desk(&place.pipeline).decision(id).await {
+    let looks = places.outboxes.iter().map(|place| of_outbox(place, id)).collect();
+    for (place, answer) in places.outboxes.iter().zip(in_turns(looks).await) {
+        match answer {
             Ok(Some(record)) => sum.outbox(place.pipeline.as_str(), &record),
             Ok(None) => {}
-            Err(error) => away.push(OperateError::from(error).about(&place.pipeline)),
+            Err(error) => away.push(error.about(&place.pipeline)),
         }
     }
     // Each tenant of a consumer can have its own place; the audit of a database knows only
     // consumers.
     let mut asked = HashSet::new();
-    for (_, place) in places.distinct_inboxes() {
-        if !asked.insert((&place.location, &place.consumer)) {
-            continue;
-        }
-        match place.database.decision(id, place.consumer.as_ref()).await {
+    let inboxes = places.distinct_inboxes().map(|(_, place)| place);
+    let inboxes: Vec<&InboxPlace> =
+        inboxes.filter(|place| asked.insert((&place.location, &place.consumer))).collect();
+    let looks = inboxes.iter().map(|place| place.database.decision(id, place.consumer.as_ref())).collect();
+    for (place, answer) in inboxes.iter().zip(in_turns(looks).await) {
+        match answer {
             Ok(Some(record)) => sum.inbox(&place.name(), &record),
             Ok(None) => {}
             Err(error) => away.push(error.about(place.name())),
         }
     }
     Ok(DecisionFound { decision: sum.done(), away })
+}
+
+async fn of_outbox(place: &OutboxPlace, id: Uuid) -> Result<Option<DecisionRecord>, OperateError> {
+    Ok(place.log.desk(&place.pipeline).decision(id).await?)
 }
 
 /// Adds up the places of a decision.
@@ -117,9 +125,7 @@ struct Sum {
 struct Share<'a> {
     source: DeadSource,
     owner: &'a str,
-    actor: &'a str,
-    note: &'a str,
-    selection: Option<&'a str>,
+    signature: &'a Signature,
     is_discard: bool,
     count: u64,
     first: OffsetDateTime,
@@ -131,9 +137,9 @@ impl Sum {
         let decision = self.decision.get_or_insert_with(|| Decision {
             id: self.id,
             action: if share.is_discard { "discard" } else { "requeue" },
-            actor: share.actor.to_owned(),
-            note: share.note.to_owned(),
-            selection: share.selection.map(str::to_owned),
+            actor: share.signature.actor.clone(),
+            note: share.signature.note.clone(),
+            selection: share.signature.selection.clone(),
             done: 0,
             first: share.first,
             last: share.last,
@@ -157,9 +163,7 @@ impl Sum {
         self.add(&Share {
             source: DeadSource::Outbox,
             owner,
-            actor: &record.actor,
-            note: &record.note,
-            selection: record.selection.as_deref(),
+            signature: &record.signature,
             is_discard,
             count: record.count,
             first: record.first,
@@ -176,9 +180,7 @@ impl Sum {
         self.add(&Share {
             source: DeadSource::Inbox,
             owner,
-            actor: &record.signature.actor,
-            note: &record.signature.note,
-            selection: record.signature.selection.as_deref(),
+            signature: &record.signature,
             is_discard: record.action == inbox::Action::Discard,
             count: record.count,
             first: record.first,
@@ -224,10 +226,12 @@ mod tests {
 
     fn record(now: Vec<StandingCount>) -> DecisionRecord {
         DecisionRecord {
-            actor: String::from("ann"),
+            signature: Signature {
+                actor: String::from("ann"),
+                note: String::from("prices are back"),
+                selection: Some(String::from("topic=orders: 2009 chosen")),
+            },
             action: String::from("requeue"),
-            note: String::from("prices are back"),
-            selection: Some(String::from("topic=orders: 2009 chosen")),
             count: 10,
             first: OffsetDateTime::UNIX_EPOCH,
             last: OffsetDateTime::UNIX_EPOCH + time::Duration::SECOND,

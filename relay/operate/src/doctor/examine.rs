@@ -140,7 +140,7 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
                 Ok((super::postgres::check(&told.facts), told.topics))
             }
             #[cfg(not(feature = "postgres"))]
-            Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
+            Dialect::Postgres => Err(Unreachable::operator(crate::tables::without_postgres().to_string())),
             Dialect::Sqlite => {
                 let mut told = gather::sqlite::gather(url).await?;
                 told.facts.refused = refusal(pipeline).await?;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::format::{ExportFormat, ExportRow, Text};
 use crate::audit::walk::{Audits, Part, Walk};
 use crate::audit::{AuditFilter, AuditLine, LeftOut, gone, is_with};
-use crate::error::{OperateError, OperateErrorKind};
+use crate::error::OperateError;
 use crate::named_tables::NamedTables;
 use crate::operator::{Operator, Role};
 use crate::places::Places;
@@ -84,13 +84,7 @@ impl AuditExport {
         };
         match Box::pin(walk.next(&audits)).await {
             Ok(Some(lines)) => return Some(self.text.rows(&lines)),
-            Ok(None) => {
-                if let Some(at) = walk.cut_at() {
-                    let text = format!("decisions about {part} before {} were not read", seconds::text(at));
-                    let error = OperateError::new(OperateErrorKind::Refused, text);
-                    self.missing.push(error.about(audits.owner(*part)));
-                }
-            }
+            Ok(None) => {}
             Err(error) => {
                 self.lost = gone(*part, &error);
                 let other = self.left_out.take(*part, || audits.owner(*part), error).err();

@@ -34,7 +34,9 @@ pub(super) async fn begun(place: &OutboxPlace, form: Uuid) -> Result<usize, Oper
     loop {
         let read = place.log.operations_before(&place.pipeline, before, OPERATIONS).await;
         let operations = read.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
-        let is_of_form = |it: &&Operation| it.action == "replay" && it.selection.ends_with(&mark);
+        let is_of_form = |it: &&Operation| {
+            it.action == "replay" && it.signature.selection.as_ref().is_some_and(|it| it.ends_with(&mark))
+        };
         found += operations.iter().filter(is_of_form).count();
         match operations.last() {
             Some(last) if operations.len() == OPERATIONS as usize && last.at.unix_timestamp() >= since => {
@@ -50,11 +52,15 @@ pub(super) fn mark(form: Uuid) -> String {
     format!(", form {form}")
 }
 
-/// Returns the error of a form that several requests bring at the same moment.
+/// Returns the error of a form that several requests bring at the same moment. Another one may have
+/// begun its replay before this one noted its own.
 pub(super) fn sent_together() -> OperateError {
-    let text = "this form was sent more than once at the same moment";
+    let text = "this form was sent more than once at the same moment: another request may be replaying";
     let error = OperateError::new(OperateErrorKind::Conflict, text);
-    error.with_help("nothing was sent: check the preview again")
+    error.with_help(
+        "this request sent nothing; before you replay again, find out whether the other one runs or has \
+         ended: `relay audit --action replayed` lists replays that have ended",
+    )
 }
 
 /// Returns the error of a form that was sent before.

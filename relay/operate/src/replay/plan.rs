@@ -63,8 +63,9 @@ pub struct Edge {
 /// Finds the messages that a replay would send. Sends nothing. Cancel-safe.
 ///
 /// # Errors
-/// [`OperateError`] when the outbox does not answer, when retention has removed the beginning of
-/// the range, when a named message was not published, or when part of the range is paused.
+/// [`OperateError`] when the outbox does not answer, when its log lacks a segment, when retention
+/// has removed the beginning of the range, when a named message was not published, or when part of
+/// the range is paused.
 pub async fn plan(
     places: &Places,
     operator: &Operator,
@@ -78,6 +79,7 @@ pub async fn plan(
 async fn find(place: &OutboxPlace, filter: &ReplayFilter) -> Result<ReplayPlan, OperateError> {
     let extent = place.entries.extent(&place.pipeline).await?;
     check_cursor(&extent)?;
+    extent.check_whole()?;
     let mut selected = Selection {
         named: Vec::new(),
         topic: filter.topic.as_ref().map(|topic| topic.as_str().to_owned()),

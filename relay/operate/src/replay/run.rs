@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{Fault, Message};
-use outbox_log::entries::{SelectedEntry, Signature, Standing};
+use outbox_log::entries::{SelectedEntry, Standing};
 use outbox_log::{EntryId, Pause};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -91,8 +91,8 @@ impl ReplayPlan {
     ///
     /// # Errors
     /// [`OperateError`] when the operator may not replay, when a replay has begun by the same form,
-    /// or when the audit could not be written; then nothing was sent. Later errors are in the
-    /// report, with the messages sent so far.
+    /// or when the audit could not be written; then this call has sent nothing. Later errors are in
+    /// the report, with the messages sent so far.
     pub async fn carry_out(
         &self,
         places: &Places,
@@ -128,7 +128,9 @@ impl ReplayPlan {
     }
 
     /// Notes that the replay begins. Two processes may get one form at the same moment: each notes
-    /// it first, then refuses if it is not the only one. At worst neither replays.
+    /// it first, then refuses if it is not the only one. At most one replays: the one that counts
+    /// before the other one notes. The lower number could not decide it: numbers are given out
+    /// before they are committed.
     async fn note_begin(
         &self,
         place: &OutboxPlace,
@@ -156,8 +158,8 @@ impl ReplayPlan {
         action: &str,
         selection: &str,
     ) -> Result<(), OperateError> {
-        let by = Signature { actor: signed.operator.name(), reason: &signed.reason };
-        let noted = place.entries.note_operation(&place.pipeline, action, selection, by).await;
+        let by = signed.signature(Some(selection.to_owned()));
+        let noted = place.entries.note_operation(&place.pipeline, action, &by).await;
         noted.map_err(|error| OperateError::from(error).about(&place.pipeline))
     }
 

@@ -158,7 +158,7 @@ fn next_wave(messages: &[Arc<Message>], left: &[usize], per_key: MaxInFlightPerK
 mod tests {
     use std::sync::Mutex;
 
-    use async_trait::async_trait;
+    use message::testing::{BrokerScript, ScriptedBroker};
     use message::{Capabilities, EventType, OrderingKey, Topic};
 
     use super::*;
@@ -176,36 +176,16 @@ mod tests {
     /// A broker that stores the messages that it confirms, and fails as configured.
     struct Fake {
         per_key: MaxInFlightPerKey,
-        stored: Arc<Mutex<Vec<String>>>,
-        failures: Arc<Mutex<Vec<Failure>>>,
+        stored: Mutex<Vec<String>>,
+        failures: Mutex<Vec<Failure>>,
     }
 
-    struct FakePublisher {
-        per_key: MaxInFlightPerKey,
-        stored: Arc<Mutex<Vec<String>>>,
-        failures: Arc<Mutex<Vec<Failure>>>,
-        receipts: Receipts,
-    }
-
-    #[async_trait]
-    impl Connector for Fake {
-        fn destination(&self) -> &str {
-            "fake"
-        }
-
-        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-            let (stored, failures) = (Arc::clone(&self.stored), Arc::clone(&self.failures));
-            Ok(Box::new(FakePublisher { per_key: self.per_key, stored, failures, receipts }))
-        }
-    }
-
-    #[async_trait]
-    impl Publisher for FakePublisher {
+    impl BrokerScript for Fake {
         fn profile(&self) -> Capabilities {
             Capabilities { max_in_flight_per_key: self.per_key, batch_len: 10 }
         }
 
-        async fn submit(&mut self, batch: Vec<Submission>) {
+        fn submit(&self, batch: Vec<Submission>, receipts: &Receipts) {
             let mut is_broken = false;
             for Submission { ticket, message } in batch {
                 let text = String::from_utf8(message.payload.to_vec()).unwrap();
@@ -222,28 +202,24 @@ mod tests {
                         Ok(())
                     }
                 };
-                self.receipts.send(ticket, outcome);
+                receipts.send(ticket, outcome);
             }
         }
-
-        async fn close(self: Box<Self>, _grace: Duration) {}
     }
 
     async fn run(
         per_key: MaxInFlightPerKey,
         failures: Vec<Failure>,
     ) -> (Vec<String>, Result<(), Unconfirmed>) {
-        let stored = Arc::new(Mutex::new(Vec::new()));
-        let failures = Arc::new(Mutex::new(failures));
-        let fake = Fake { per_key, stored: Arc::clone(&stored), failures };
+        let fake = Arc::new(Fake { per_key, stored: Mutex::default(), failures: Mutex::new(failures) });
         let batch = [
             message(Some("a"), "a1"),
             message(Some("b"), "b1"),
             message(Some("a"), "a2"),
             message(None, "n"),
         ];
-        let result = Session::new(Arc::new(fake)).publish(&batch).await;
-        let stored = stored.lock().unwrap().clone();
+        let result = Session::new(Arc::new(ScriptedBroker(Arc::clone(&fake)))).publish(&batch).await;
+        let stored = fake.stored.lock().unwrap().clone();
         (stored, result)
     }
 

@@ -86,7 +86,8 @@ impl Symptom {
             Self::Paused => "something-is-paused",
             Self::RowsHeldBack => "a-transaction-holds-rows-back",
             Self::Behind => "the-broker-confirms-nothing",
-            Self::Dead | Self::Held => "a-message-is-dead-and-its-key-waits",
+            Self::Dead => "a-message-is-dead-and-its-key-waits",
+            Self::Held => "messages-are-held",
             Self::Retrying => "a-queue-or-topic-does-not-take-messages",
             Self::ConsumerDead => "a-consumer-dead-letters-a-message",
         }

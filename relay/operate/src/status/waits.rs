@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 
 use super::{PipelineState, PipelineStatus, Symptom};
 use crate::cause::Cause;
+use crate::error::OperateErrorKind;
 use crate::seconds::age;
 
 /// The text for a transaction of another role whose age the server hides.
@@ -35,7 +36,7 @@ pub struct Wait {
     pub cause: Option<Cause>,
     /// Its duration.
     pub lasts: Option<Duration>,
-    /// Whether it is temporary.
+    /// Whether it ends by itself, or keeps no message yet.
     pub passes: bool,
 }
 
@@ -57,6 +58,19 @@ impl PipelineStatus {
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
     }
 
+    /// Returns which database does not answer, or cannot be read, and why.
+    fn away(&self) -> String {
+        let is_away = self.error.as_ref().is_none_or(|error| error.kind() == OperateErrorKind::Unavailable);
+        let verb = if is_away { "does not answer" } else { "cannot be read" };
+        let problem = self.problem.as_deref().unwrap_or("unknown reason");
+        // The sentence says it already.
+        let problem = problem.strip_prefix("the database is not available: ").unwrap_or(problem);
+        match &self.location {
+            Some(location) => format!("the database {location} {verb}: {problem}"),
+            None => format!("the database {verb}: {problem}"),
+        }
+    }
+
     /// Returns everything that keeps messages from leaving, most severe first.
     #[must_use]
     pub fn waits(&self) -> Vec<Wait> {
@@ -66,16 +80,17 @@ impl PipelineStatus {
         };
         match self.state {
             PipelineState::Unknown => {
-                let problem = self.problem.as_deref().unwrap_or("unknown reason");
-                add(Symptom::DatabaseAway, true, None, format!("the database does not answer: {problem}"));
+                let lasts = self.away_for.map(|lasts| lasts.as_secs_f64());
+                add(Symptom::DatabaseAway, true, lasts, self.away());
             }
             PipelineState::New => {
                 let text = "no relay has ever led: start one with this pipeline";
-                add(Symptom::NeverLed, false, None, String::from(text));
+                // Other pipelines of this outbox have led: the name may be wrong.
+                add(Symptom::NeverLed, self.problem.is_none(), None, String::from(text));
             }
             PipelineState::Idle => {
                 let text = "no relay leads: the last one released its lease";
-                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, String::from(text));
+                add(Symptom::NoLeader, !self.is_left_alone(), None, String::from(text));
             }
             PipelineState::Expired => {
                 let holder = self.holder.as_deref().unwrap_or("the last relay");
@@ -83,7 +98,7 @@ impl PipelineStatus {
                     "no relay leads: the lease of {holder} has expired, and no other relay has taken over; \
                      its process has ended, or cannot write to the database (then its log has the error)"
                 );
-                add(Symptom::NoLeader, false, self.checkpoint_age_seconds, text);
+                add(Symptom::NoLeader, !self.is_left_alone(), self.leaderless_seconds, text);
             }
             PipelineState::Leading => {}
         }
@@ -96,7 +111,8 @@ impl PipelineStatus {
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
         for pause in &self.paused {
-            add(Symptom::Paused, false, Some(pause.age.as_secs_f64()), pause.told());
+            let passes = !self.keeps_a_message(&pause.paused);
+            add(Symptom::Paused, passes, Some(pause.age.as_secs_f64()), pause.told());
         }
         if let Some(blocker) = &self.held_back_by {
             let passes = matches!(blocker, Blocker::Session { .. });
@@ -149,6 +165,18 @@ impl Wait {
         Self { symptom, why, count: None, cause: None, lasts, passes }
     }
 
+    /// Returns whether an operator has to act. Held messages alone need no operator: their cause is
+    /// a condition of its own. A broker without a session may come back, and does not do so by
+    /// itself where it was stopped.
+    #[must_use]
+    pub fn needs_operator(&self) -> bool {
+        match self.symptom {
+            Symptom::DatabaseAway | Symptom::BrokerRefuses => true,
+            Symptom::Held => false,
+            _ => !self.passes,
+        }
+    }
+
     /// Returns the sentence with its duration.
     #[must_use]
     pub fn told(&self) -> String {
@@ -192,6 +220,7 @@ mod tests {
 
     use super::super::BrokerError;
     use super::*;
+    use crate::pause::PauseLine;
 
     #[test]
     fn what_keeps_messages_is_told_with_its_duration() {
@@ -200,7 +229,9 @@ mod tests {
         assert!(status.waits()[0].why.contains("no relay has ever led"));
         status.state = PipelineState::Expired;
         status.holder = Some(String::from("host-1"));
-        status.checkpoint_age_seconds = Some(125.0);
+        // The last checkpoint of a quiet night says nothing about the end of the lease.
+        status.checkpoint_age_seconds = Some(4_000.0);
+        status.leaderless_seconds = Some(125.0);
         let lasting = Duration::from_secs(90);
         let session = |state: Option<&str>, age| Blocker::Session {
             pid: 7,
@@ -252,6 +283,76 @@ mod tests {
         assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["broker_error"]["error"], "login refused; check the password");
+    }
+
+    #[test]
+    fn a_stopped_broker_and_a_pause_that_keeps_messages_need_an_operator() {
+        let leading =
+            PipelineStatus { state: PipelineState::Leading, ..PipelineStatus::of("orders", None, None) };
+        let since = OffsetDateTime::now_utc();
+        let trouble = BrokerError { error: String::from("connection refused"), passes: true, since };
+        let stopped = PipelineStatus { broker_error: Some(trouble), ..leading.clone() };
+        assert!(stopped.needs_attention() && stopped.waits()[0].needs_operator());
+
+        let paused = |paused| {
+            let pause = PauseLine {
+                pipeline: String::from("orders"),
+                paused,
+                actor: String::from("ann"),
+                reason: String::from("migration"),
+                since,
+                age: Duration::from_secs(60),
+            };
+            PipelineStatus { paused: vec![pause], ..leading.clone() }
+        };
+        let mut all = paused(PauseScope::Pipeline);
+        assert!(!all.needs_attention(), "nothing waits yet");
+        all.oldest_pending_id = Some(7);
+        assert!(all.needs_attention() && all.waits()[0].needs_operator());
+        let mut topic = paused(PauseScope::Topic(String::from("orders")));
+        assert!(!topic.needs_attention());
+        topic.exceptions = BTreeMap::from([(Held, 1)]);
+        assert!(topic.needs_attention() && topic.waits()[0].needs_operator());
+    }
+
+    #[test]
+    fn a_database_that_does_not_answer_is_named() {
+        let mut away = PipelineStatus {
+            state: PipelineState::Unknown,
+            problem: Some(String::from("the database is not available: connection refused")),
+            location: Some(String::from("db.internal:5432/shop")),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let told = "the database db.internal:5432/shop does not answer: connection refused";
+        assert_eq!(away.waits()[0].told(), told);
+        away.away_for = Some(Duration::from_secs(90));
+        assert_eq!(away.waits()[0].told(), format!("{told}, for 1m30s"));
+    }
+
+    #[test]
+    fn a_dead_leader_needs_an_operator_and_a_released_lease_only_with_messages() {
+        let lease_ttl = Some(Duration::from_secs(15));
+        let of = |state, leaderless_seconds, waits: bool| {
+            let oldest_pending_age_seconds = waits.then_some(60.0);
+            let checkpoint_age_seconds = Some(60.0);
+            PipelineStatus {
+                state,
+                leaderless_seconds,
+                oldest_pending_age_seconds,
+                checkpoint_age_seconds,
+                lease_ttl,
+                ..PipelineStatus::of("orders", None, None)
+            }
+            .needs_attention()
+        };
+        assert!(of(PipelineState::Expired, Some(16.0), false));
+        assert!(!of(PipelineState::Expired, Some(2.0), false), "a standby may be on its way");
+        assert!(of(PipelineState::Expired, Some(2.0), true));
+        assert!(!of(PipelineState::Idle, None, false) && of(PipelineState::Idle, None, true));
+        let mut new = PipelineStatus::of("orders", None, None);
+        assert!(!new.needs_attention());
+        new.problem = Some(String::from("is the name misspelled?"));
+        assert!(new.needs_attention());
     }
 
     #[test]

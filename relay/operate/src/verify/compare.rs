@@ -79,6 +79,7 @@ impl Comparison<'_> {
         for (inbox, context) in compared.inboxes.iter_mut().zip(&open.context.inboxes) {
             let mut committed = context.committed.iter().flat_map(|topics| topics.values());
             inbox.is_group_known = committed.any(|partitions| !partitions.is_empty());
+            inbox.is_unopened = context.is_unopened;
         }
         compared.records =
             sources::unreadable(&self.pipeline.broker).is_none().then_some(open.broker.records);
@@ -109,6 +110,7 @@ impl Comparison<'_> {
             let retained = memory.retained_from().await?;
             context.inboxes.push(InboxContext {
                 topics: inbox.topics.clone(),
+                is_unopened: retained.is_none(),
                 remembers_from: retained.and_then(|from| MessageId::floor(from).ok()),
                 has_effects: inbox.effects.is_some(),
                 effects_kinds: inbox.effects_kinds.clone(),

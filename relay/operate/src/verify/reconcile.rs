@@ -73,6 +73,8 @@ pub(super) struct InboxContext {
     pub(super) topics: BTreeSet<String>,
     /// The smallest id that it still remembers.
     pub(super) remembers_from: Option<Uuid>,
+    /// Whether no consumer has opened it yet: nothing is expected in it.
+    pub(super) is_unopened: bool,
     /// Whether its effects were read.
     pub(super) has_effects: bool,
     /// The event types whose effects were read; if empty, all.
@@ -219,7 +221,10 @@ fn reconcile_stored(seen: &Seen, stored: &Stored, context: &Context) -> Reconcil
         wrong.push((Place::Broker, Kind::Altered));
     }
     for (place, (applied, inbox)) in seen.inboxes.iter().zip(&context.inboxes).enumerate() {
-        let is_due = fate == MessageState::Published && !is_lost && is_among(&inbox.topics, &stored.topic);
+        let is_due = fate == MessageState::Published
+            && !is_lost
+            && !inbox.is_unopened
+            && is_among(&inbox.topics, &stored.topic);
         let remembers = inbox.remembers_from.is_none_or(|from| seen.id >= from);
         let is_covered = inbox.has_effects && is_among(&inbox.effects_kinds, &stored.kind);
         let kinds = reconcile_inbox(applied, is_covered, is_due, remembers).into_iter();

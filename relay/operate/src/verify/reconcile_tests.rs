@@ -70,6 +70,17 @@ fn each_kind_of_damage_is_named_with_its_place() {
 }
 
 #[test]
+fn nothing_is_missing_in_an_inbox_that_no_consumer_has_opened() {
+    let mut context = context();
+    context.inboxes[0].is_unopened = true;
+    let mut seen = good();
+    seen.inboxes[0] = Applied::default();
+    assert_eq!(reconcile(&seen, &context).unwrap().wrong, []);
+    seen.inboxes[0].effects = 1;
+    assert_eq!(reconcile(&seen, &context).unwrap().wrong, [(Place::Inbox(0), Kind::Unremembered)]);
+}
+
+#[test]
 fn effects_are_missed_only_of_the_kinds_that_were_read() {
     let mut seen = good();
     seen.inboxes[0].effects = 0;

@@ -77,6 +77,8 @@ pub(super) struct InboxCounts {
     pub(super) group: Option<String>,
     /// Whether the group has committed something.
     pub(super) is_group_known: bool,
+    /// Whether no consumer has opened it yet.
+    pub(super) is_unopened: bool,
     pub(super) applied: u64,
     /// Messages that the consumer tries again.
     pub(super) retrying: u64,
@@ -252,6 +254,9 @@ impl Compared {
     fn inbox(&self, place: usize, inbox: &InboxCounts) -> ComparedPlace {
         let effects = "doubled messages: set verify.inbox.effects to compare effects with the inbox";
         let effects = (!inbox.has_effects).then(|| effects.to_owned());
+        let unopened = inbox
+            .is_unopened
+            .then(|| String::from("missing messages: it does not remember ids yet; start its consumer once"));
         let unknown = inbox.group.as_ref().filter(|_| !inbox.is_group_known).map(|group| {
             format!("waiting messages: the group {group:?} has no committed offsets in these topics; is its name right?")
         });
@@ -264,7 +269,7 @@ impl Compared {
             given_up: Some(inbox.closed),
             waiting: inbox.is_group_known.then_some(inbox.waiting),
             found: self.found(Place::Inbox(place)),
-            not_checked: unknown.into_iter().chain(effects).collect(),
+            not_checked: unopened.into_iter().chain(unknown).chain(effects).collect(),
         }
     }
 }
@@ -348,5 +353,25 @@ impl Report {
         let shown =
             ComparedPipeline { pipeline, enqueued, published, pending, parked, discarded, broker, inboxes };
         self.pipelines.push(shown);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inbox_that_no_consumer_has_opened_is_named_as_the_doctor_does() {
+        let of = |is_unopened| {
+            let inbox = InboxCounts { has_effects: true, is_unopened, ..InboxCounts::default() };
+            let compared = Compared::new("orders", vec![inbox], None, 10);
+            compared.inbox(0, &compared.inboxes[0]).not_checked
+        };
+        assert_eq!(of(false), [] as [&str; 0]);
+        let told = of(true);
+        assert!(
+            told.len() == 1 && told[0].contains("does not remember ids yet; start its consumer"),
+            "{told:?}"
+        );
     }
 }

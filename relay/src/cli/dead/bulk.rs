@@ -1,5 +1,7 @@
 //! Decisions about more messages than fit a table: in parts, with progress, and with a summary.
 
+use std::collections::BTreeSet;
+
 use operate::dead::{Bulk, BulkReport, Change, Selected};
 use operate::{Places, Signed};
 use uuid::Uuid;
@@ -43,10 +45,17 @@ pub(super) fn told(report: BulkReport, format: Format) -> Result<Exit, Failure> 
         return Err(error.into());
     }
     if report.refused > 0 {
-        let text = format!("{} had changed", counted(report.refused, "message"));
+        let mut text = format!("{} had changed", counted(report.refused, "message"));
+        if !report.decided_by.is_empty() {
+            text = format!("{text}: {} decided first", others(&report.decided_by));
+        }
         return Err(Failure::new(Exit::Usage, text));
     }
     Ok(Exit::Success)
+}
+
+fn others(names: &BTreeSet<String>) -> String {
+    names.iter().map(|name| one_line(name)).collect::<Vec<_>>().join(" and ")
 }
 
 fn text(report: &BulkReport) -> String {
@@ -70,6 +79,9 @@ fn text(report: &BulkReport) -> String {
         if number > 0 {
             lines.push(format!("{number} {what}"));
         }
+    }
+    if !report.decided_by.is_empty() {
+        lines.push(format!("{} decided about these messages first", others(&report.decided_by)));
     }
     for refusal in report.refusals.iter().take(SHOWN_MAX) {
         lines.push(format!("  {} of {}: {}", refusal.id, one_line(&refusal.owner), one_line(&refusal.why)));
@@ -103,6 +115,7 @@ mod tests {
             following: 12,
             dry_run: false,
             unknown: 0,
+            decided_by: BTreeSet::from([String::from("bob")]),
             refusals: vec![refusal],
             stopped: true,
             error: None,
@@ -112,6 +125,7 @@ mod tests {
             "requeued 1000 of 2009 messages (topic=orders: 2009 chosen)",
             "1 left unchanged: they had changed since",
             "1008 not reached",
+            "bob decided about these messages first",
             "12 held: they follow automatically once the messages before them have taken effect",
             "  41 of orders: it is changing",
         ] {

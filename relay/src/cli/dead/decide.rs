@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use message::{HeaderName, HeaderValue, Headers};
-use operate::dead::{self, BulkReport, Change, Filter, MessageRef, Report};
-use operate::{Places, Signed};
+use operate::dead::{self, BulkReport, Change, DeadMessage, Filter, MessageRef, Plan, Report};
+use operate::replay::Moment;
+use operate::{Places, Signed, seconds};
+use time::{Duration, OffsetDateTime};
 
 use super::super::confirm::confirm;
 use super::super::exit::Exit;
@@ -90,6 +92,15 @@ pub struct Edit {
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
 
+    /// Accept a payload that is not JSON although the message's content type says so.
+    #[arg(long, requires = "payload_file")]
+    accept_invalid_json: bool,
+
+    /// Only if the message has not changed after this time, "changed at" in `relay dead show`: an
+    /// edit that somebody made meanwhile is not overwritten.
+    #[arg(long, value_name = "TIME")]
+    unchanged_since: Option<Moment>,
+
     /// Show the message that would be edited, but change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -153,6 +164,20 @@ impl Decide {
     }
 }
 
+/// Refuses a payload that has to be JSON by the message's content type, and is not.
+async fn refuse_invalid(places: &Places, plan: &Plan, change: &Change) -> Result<(), Failure> {
+    let Change::Edit { payload: Some(payload), .. } = change else { return Ok(()) };
+    for message in &plan.messages {
+        let Some(pipeline) = &message.pipeline else { continue };
+        let Ok(id) = message.id.parse() else { continue };
+        if let Some(warning) = dead::not_json(places, pipeline, id, payload).await? {
+            let help = "nothing was changed: correct the file, or add --accept-invalid-json";
+            return Err(Failure::with_help(Exit::Usage, warning, help));
+        }
+    }
+    Ok(())
+}
+
 impl Edit {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let payload = match &self.payload_file {
@@ -169,6 +194,10 @@ impl Edit {
         let report = async {
             let plan = dead::plan(&places, &signed.operator, &filter, &change).await?;
             is_dead = plan.messages.iter().all(|message| message.is_dead());
+            unchanged(&plan.messages, self.unchanged_since)?;
+            if !self.accept_invalid_json {
+                refuse_invalid(&places, &plan, &change).await?;
+            }
             if self.dry_run {
                 return Ok(plan.dry_run(&change));
             }
@@ -191,6 +220,20 @@ impl Edit {
         }
         Ok(exit)
     }
+}
+
+/// Refuses messages that have changed after a time, which was shown to the second.
+fn unchanged(messages: &[DeadMessage], since: Option<Moment>) -> Result<(), Failure> {
+    let Some(since) = since.map(|since| since.at(OffsetDateTime::now_utc())) else { return Ok(()) };
+    let changed = |message: &&DeadMessage| message.changed_at >= since + Duration::SECOND;
+    let Some(message) = messages.iter().find(changed) else { return Ok(()) };
+    let at = seconds::text(message.changed_at);
+    let text = format_args!("message {} changed at {at}: nothing was edited", message.id);
+    Err(Failure::with_help(
+        Exit::Usage,
+        text,
+        "`relay dead show` shows it, `relay dead audit` who changed it",
+    ))
 }
 
 /// Prints the outcome of a decision; its first error ends the command.

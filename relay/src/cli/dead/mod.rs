@@ -4,6 +4,7 @@
 mod arguments;
 mod bulk;
 mod decide;
+mod edits;
 mod show;
 
 use std::num::NonZeroU32;
@@ -26,6 +27,7 @@ use arguments::Conditions;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
 use decide::{Decide, Edit, Requeue};
+use edits::Edits;
 
 /// Actions on messages that wait for an operator.
 #[derive(Debug, Subcommand)]
@@ -46,6 +48,9 @@ pub enum Dead {
     /// until you requeue it. A message that is retried because its topic is missing or refused is
     /// retried immediately.
     Edit(Edit),
+    /// Show what operators have edited in a message of an outbox: payload and headers before and
+    /// after, up to 64 KiB each. The audit records who looked.
+    Edits(Edits),
     /// List decisions with their outcomes, latest first. Includes pauses and resumes.
     Audit(Audit),
 }
@@ -67,8 +72,8 @@ pub struct List {
     #[arg(long, conflicts_with = "states")]
     closed: bool,
 
-    /// Show the number of messages by topic and cause instead of the messages. Counts up to
-    /// 100,000.
+    /// Show the number of messages by topic and error instead of the messages. Errors that differ
+    /// only in numbers and ids are one. Counts up to 100,000.
     #[arg(long, conflicts_with_all = ["limit", "export"])]
     count: bool,
 
@@ -142,6 +147,7 @@ impl Dead {
             Self::Requeue(requeue) => Box::pin(requeue.execute(format)).await,
             Self::Discard(decide) => decide.execute(&Change::Discard, format).await,
             Self::Edit(edit) => edit.execute(format).await,
+            Self::Edits(edits) => edits.execute(format).await,
             Self::Audit(audit) => audit.execute(format).await,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use operate::cause::signature;
 use operate::dead::{DeadMessage, DeadSource, Report};
 use operate::{MessageState, seconds};
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> 
     Ok(Exit::Success)
 }
 
-/// The number of messages with the same place, topic, state and cause.
+/// The number of messages with the same place, topic, state, cause and error.
 #[derive(Debug, Serialize)]
 struct Count<'a> {
     source: DeadSource,
@@ -30,9 +31,18 @@ struct Count<'a> {
     topic: &'a str,
     state: &'a str,
     cause: Option<&'a str>,
+    /// Errors that differ only in numbers and ids are one, with # in place of these.
+    error: Option<String>,
     messages: u64,
     /// Whether there are more.
     is_at_least: bool,
+}
+
+/// Messages of one count.
+struct Same<'a> {
+    messages: u64,
+    /// Their error, if it is the same text.
+    error: Option<&'a str>,
 }
 
 /// Prints the counts. `more` is set when not all messages were counted.
@@ -42,7 +52,7 @@ pub(super) fn counts(
     is_whole: bool,
     format: Format,
 ) -> Result<(), Failure> {
-    let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+    let mut counts: BTreeMap<_, Same<'_>> = BTreeMap::new();
     for message in messages {
         let of = (
             message.source,
@@ -50,16 +60,20 @@ pub(super) fn counts(
             &*message.topic,
             message.state.as_str(),
             message.cause.as_deref(),
+            message.error.as_deref().map(signature),
         );
-        *counts.entry(of).or_default() += 1;
+        let same = counts.entry(of).or_insert(Same { messages: 0, error: message.error.as_deref() });
+        same.messages += 1;
+        same.error = same.error.filter(|error| message.error.as_deref() == Some(error));
     }
-    let counts = counts.into_iter().map(|((source, of, topic, state, cause), messages)| Count {
+    let counts = counts.into_iter().map(|((source, of, topic, state, cause, kind), same)| Count {
         source,
         of,
         topic,
         state,
         cause,
-        messages,
+        error: same.error.map(str::to_owned).or(kind),
+        messages: same.messages,
         is_at_least: more,
     });
     let mut counts: Vec<Count<'_>> = counts.collect();
@@ -76,10 +90,12 @@ pub(super) fn counts(
                 count.state.to_owned(),
                 or_dash(count.cause),
                 format!("{}{}", if count.is_at_least { "≥ " } else { "" }, count.messages),
+                or_dash(count.error.as_ref()),
             ]
         });
-        Table::new(["source", "of", "topic", "state", "cause", "messages"], rows)
+        Table::new(["source", "of", "topic", "state", "cause", "messages", "error"], rows)
             .optional(&["source", "state"])
+            .below("error")
             .shown()
     })
 }
@@ -136,7 +152,7 @@ fn rows(messages: &[DeadMessage]) -> String {
     ];
     Table::new(headers, rows)
         .optional(&["source", "kind", "changed", "attempts", "cause", "state", "of"])
-        .cut("error")
+        .below("error")
         .shown()
 }
 

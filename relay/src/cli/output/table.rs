@@ -2,8 +2,9 @@
 //!
 //! In a pipe, and on a terminal that does not report its width, a table has all its columns and a
 //! line for each row, so that `grep` and `awk` work on it. On a terminal, optional columns are left
-//! out until the others fit, and a long text is cut. If the other columns still do not fit, each
-//! row becomes a block with a line for each value. Words are never broken.
+//! out until the others fit, and a long text is cut, or takes lines of its own below its row. If
+//! the other columns still do not fit, each row becomes a block with a line for each value. Words
+//! are never broken.
 
 use std::borrow::Cow;
 
@@ -33,6 +34,8 @@ pub(crate) struct Table<const N: usize> {
     optional: &'static [&'static str],
     /// The column whose text is cut.
     cut: Option<&'static str>,
+    /// The column whose text is below its row where it does not fit whole.
+    below: Option<&'static str>,
 }
 
 impl<const N: usize> Table<N> {
@@ -43,7 +46,7 @@ impl<const N: usize> Table<N> {
         for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
             widths[column] = widths[column].max(measure_text_width(cell));
         }
-        Self { headers, rows, widths, optional: &[], cut: None }
+        Self { headers, rows, widths, optional: &[], cut: None, below: None }
     }
 
     /// Allows these columns to be left out, the first one first.
@@ -58,6 +61,12 @@ impl<const N: usize> Table<N> {
         Self { cut: Some(column), ..self }
     }
 
+    /// Puts the texts of this column below their rows where they do not fit whole.
+    pub(crate) fn below(self, column: &'static str) -> Self {
+        debug_assert!(self.headers.contains(&column), "{column}");
+        Self { below: Some(column), ..self }
+    }
+
     /// Returns the text for standard output.
     pub(crate) fn shown(&self) -> String {
         self.drawn(terminal_width())
@@ -66,10 +75,16 @@ impl<const N: usize> Table<N> {
     /// Returns the text for a terminal of this width, or for one of unknown width or a pipe.
     pub(crate) fn drawn(&self, width: Option<usize>) -> String {
         let all: Vec<usize> = (0..N).collect();
-        let Some(width) = width else { return self.lines(&all, None) };
+        let Some(width) = width else { return self.lines(&all, None, None) };
         let mut columns = all;
         if let Some(room) = self.room(&columns, width, CUT_AMPLE) {
-            return self.lines(&columns, Some(room));
+            return self.lines(&columns, Some(room), Some(width));
+        }
+        columns.retain(|column| self.below != Some(self.headers[*column]));
+        if columns.len() < N
+            && let Some(room) = self.room(&columns, width, CUT_AMPLE)
+        {
+            return self.lines(&columns, Some(room), Some(width));
         }
         // Columns without any value say nothing.
         let is_empty = |name: &&&str| self.rows.iter().all(|row| self.cell(row, name) == "-");
@@ -109,9 +124,9 @@ impl<const N: usize> Table<N> {
         (room >= needed.unwrap_or_default().min(least)).then_some(room)
     }
 
-    /// Returns a line for the headers and each row. `room` is the maximum width of the text that is
-    /// cut.
-    fn lines(&self, columns: &[usize], room: Option<usize>) -> String {
+    /// Returns a line for the headers and each row, with the text below it. `room` is the maximum
+    /// width of the text that is cut.
+    fn lines(&self, columns: &[usize], room: Option<usize>, width: Option<usize>) -> String {
         let line = |cells: Vec<Cow<'_, str>>| {
             let mut line = String::new();
             for (cell, column) in cells.iter().zip(columns) {
@@ -126,13 +141,20 @@ impl<const N: usize> Table<N> {
             line
         };
         let head = line(columns.iter().map(|column| self.headers[*column].to_uppercase().into()).collect());
-        let rows =
-            self.rows.iter().map(|row| line(columns.iter().map(|at| row[*at].as_str().into()).collect()));
+        let below = (0..N).find(|at| self.below == Some(self.headers[*at]) && !columns.contains(at));
+        let rows = self.rows.iter().map(|row| {
+            let cells = line(columns.iter().map(|at| row[*at].as_str().into()).collect());
+            let text = below.map(|at| row[at].as_str()).filter(|text| !matches!(*text, "" | "-"));
+            let (Some(text), Some(width)) = (text, width) else { return cells };
+            let text = truncate_str(text, CUT_IN_BLOCK, "…");
+            let lines = wrapped(&text, width.saturating_sub(GAP).max(WRAPPED_MIN));
+            format!("{cells}\n  {}", lines.join("\n  "))
+        });
         std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
     }
 
     fn lines_and_note(&self, columns: &[usize], room: usize, left_out: &[String], width: usize) -> String {
-        let lines = self.lines(columns, Some(room));
+        let lines = self.lines(columns, Some(room), Some(width));
         if left_out.is_empty() || self.rows.is_empty() {
             return lines;
         }
@@ -144,8 +166,11 @@ impl<const N: usize> Table<N> {
     fn blocks(&self, width: usize) -> String {
         let blocks = self.rows.iter().map(|row| {
             let values = row.iter().enumerate().map(|(column, cell)| {
-                let text =
-                    if self.is_cut(column) { truncate_str(cell, CUT_IN_BLOCK, "…") } else { cell.into() };
+                let text = if self.is_cut(column) || self.below == Some(self.headers[column]) {
+                    truncate_str(cell, CUT_IN_BLOCK, "…")
+                } else {
+                    cell.into()
+                };
                 let value = (!matches!(&*text, "" | "-")).then(|| text.into_owned());
                 (self.headers[column].to_uppercase(), value)
             });
@@ -283,6 +308,24 @@ mod tests {
             "{narrow}"
         );
         assert!(narrow.ends_with("\nnot shown at 66 columns: SINCE (--output json has all)"), "{narrow}");
+    }
+
+    /// Goal: the end of an error is where its reason is, so it is not cut as long as it is not very
+    /// long. Oracle: the texts below the rows, and the columns that stay.
+    #[test]
+    fn a_text_that_does_not_fit_is_below_its_row_and_whole() {
+        let error = "kafka refused a message for topic \"refunds\": it does not exist there: create it";
+        let row = [String::from("orders"), String::from("dead"), error.to_owned()];
+        let table = Table::new(["of", "state", "error"], [row]).optional(&["state"]).below("error");
+        assert_eq!(
+            table.drawn(Some(80)),
+            "OF      STATE\norders  dead\n  kafka refused a message for topic \"refunds\": it does not exist there: create\n  it"
+        );
+        assert_eq!(table.drawn(Some(120)).lines().count(), 2, "a wide terminal has room beside the others");
+        assert!(table.drawn(None).ends_with(&format!("orders  dead   {error}")));
+        for width in 30..120 {
+            assert!(widest(&table.drawn(Some(width))) <= width, "{width}");
+        }
     }
 
     #[test]

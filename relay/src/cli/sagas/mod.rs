@@ -169,7 +169,7 @@ impl Sagas {
             Self::Skip(skip) => skip.execute(format).await,
             Self::Audit(Audit { place, limit }) => {
                 let sagas = SagaDatabase::open(&place.goal()?).await?;
-                let decisions = sagas.decisions(&viewer(), limit).await?;
+                let decisions = sagas.decisions(&viewer(), i64::MAX, limit).await?;
                 sagas.close().await;
                 show::audit(&decisions, format)
             }

@@ -187,11 +187,11 @@ impl Audited {
     fn of(decision: &Decision) -> Self {
         Self {
             at: shown(decision.at),
-            actor: decision.actor.clone(),
+            actor: decision.signature.actor.clone(),
             action: decision.action.as_str(),
-            saga: decision.id.to_string(),
-            step: decision.step.clone(),
-            note: decision.note.clone(),
+            saga: decision.subject.id.to_string(),
+            step: decision.subject.step.clone(),
+            note: decision.signature.note.clone(),
         }
     }
 }

@@ -25,12 +25,14 @@ pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
     pub(crate) help: Option<String>,
+    /// The form that was sent, to be corrected and sent again.
+    pub(crate) form: Option<Markup>,
 }
 
 impl Problem {
     /// Creates a problem with its status.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), help: None }
+        Self { status, message: message.into(), help: None, form: None }
     }
 
     /// Creates the problem of an invalid request.
@@ -46,6 +48,11 @@ impl Problem {
     /// Adds advice.
     pub(crate) fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
+    }
+
+    /// Brings the form back, with what was typed.
+    pub(crate) fn with_form(self, form: Option<Markup>) -> Self {
+        Self { form, ..self }
     }
 }
 
@@ -72,6 +79,7 @@ impl IntoResponse for Problem {
                 @if let Some(help) = &self.help { p { (plain(help)) } }
                 p { a class="button" href=(to("/")) { "Overview" } }
             }
+            @if let Some(form) = &self.form { (form) }
         };
         let title = match self.status {
             StatusCode::FORBIDDEN => "Not allowed",

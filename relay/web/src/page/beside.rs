@@ -9,7 +9,7 @@ use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
 use operate::{
     InboxConfig, NamedTables, OperateError, OperateErrorKind, Operator, PipelineConfig, Places, Role,
-    named_tables,
+    in_turns, named_tables,
 };
 use saga::SagaQuery;
 use tokio::time::Instant;
@@ -53,10 +53,11 @@ impl Beside {
     pub(crate) async fn with_tables(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
         let mut keys = NavCount::default();
         let mut sagas = NavCount::default();
-        for NamedTables { tables, .. } in named_tables(pipelines, inboxes) {
-            let Ok(tables) = tables else { continue };
-            add(&mut keys, stuck_keys(&tables, &viewer()).await);
-            add(&mut sagas, stuck_sagas(&tables, &viewer()).await);
+        let databases = named_tables(pipelines, inboxes).into_iter();
+        let looks = databases.filter_map(|NamedTables { tables, .. }| tables.ok().map(Stuck::of));
+        for Stuck { keys: stuck_keys, sagas: stuck_sagas } in in_turns(looks.collect()).await {
+            add(&mut keys, stuck_keys);
+            add(&mut sagas, stuck_sagas);
         }
         Self { tables_at: Some(Instant::now()), keys, sagas, ..self.clone() }
     }
@@ -79,11 +80,30 @@ fn viewer() -> Operator {
     Operator::new("the page", Role::Viewer)
 }
 
+/// The numbers of stuck keys and sagas in one database.
+struct Stuck {
+    keys: Result<usize, OperateError>,
+    sagas: Result<usize, OperateError>,
+}
+
+impl Stuck {
+    /// Counts them. A database that does not answer is asked once.
+    async fn of(tables: Tables) -> Self {
+        let keys = stuck_keys(&tables, &viewer()).await;
+        let sagas = match &keys {
+            Err(error) if error.kind() == OperateErrorKind::Unavailable => Err(error.clone()),
+            _ => stuck_sagas(&tables, &viewer()).await,
+        };
+        Self { keys, sagas }
+    }
+}
+
 /// Adds the count of a database. One without such tables has none.
 fn add(count: &mut NavCount, stuck: Result<usize, OperateError>) {
     match stuck {
         Ok(number) => count.add(Some(number as u64), number >= COUNTED_MAX.get() as usize),
         Err(error) if error.kind() == OperateErrorKind::NoTables => {}
+        Err(error) if error.kind() == OperateErrorKind::NotGranted => count.is_denied = true,
         Err(_) => count.add(None, false),
     }
 }
@@ -99,4 +119,26 @@ async fn stuck_sagas(tables: &Tables, viewer: &Operator) -> Result<usize, Operat
     let found = database.list(viewer, &wanted).await;
     database.close().await;
     Ok(found?.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a database whose user may not read keys and sagas, as with the standard roles, is not
+    /// counted as one that does not answer. Oracle: the counts after each error.
+    #[test]
+    fn a_missing_right_is_no_outage() {
+        let counted = |kind| {
+            let mut count = NavCount::default();
+            add(&mut count, Err(OperateError::new(kind, "permission denied for table saga")));
+            count
+        };
+        let denied = counted(OperateErrorKind::NotGranted);
+        assert_eq!((denied.is_denied, denied.is_partial), (true, false));
+        assert_eq!(counted(OperateErrorKind::NoTables), NavCount::default());
+        for kind in [OperateErrorKind::Unavailable, OperateErrorKind::Refused] {
+            assert!(counted(kind).is_partial, "{kind:?}");
+        }
+    }
 }

@@ -66,6 +66,8 @@ pub(crate) struct NavCount {
     pub(crate) is_at_least: bool,
     /// Whether a place is missing from it.
     pub(crate) is_partial: bool,
+    /// Whether a place is missing because the database user may not read it.
+    pub(crate) is_denied: bool,
 }
 
 impl NavCount {
@@ -76,13 +78,14 @@ impl NavCount {
         self.is_at_least |= is_at_least && number.is_some();
     }
 
-    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`, `?` for an unknown count. `None` for
-    /// zero.
+    /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`, `?` for an unknown count, `no right` if
+    /// nothing could be read for want of one. `None` for zero.
     pub(crate) fn text(self) -> Option<String> {
         let least = if self.is_at_least { "≥ " } else { "" };
-        let more = if self.is_partial { " + ?" } else { "" };
+        let more = if self.is_partial || self.is_denied { " + ?" } else { "" };
         if self.number == 0 {
-            return self.is_partial.then(|| String::from("?"));
+            let unknown = if self.is_partial { "?" } else { "no right" };
+            return (self.is_partial || self.is_denied).then(|| unknown.to_owned());
         }
         Some(format!("{least}{}{more}", count(self.number)))
     }
@@ -105,5 +108,9 @@ mod tests {
         assert_eq!(text(&[Some(0)], false), None);
         assert_eq!(text(&[None], true).as_deref(), Some("?"));
         assert_eq!(text(&[Some(0), None], false).as_deref(), Some("?"));
+        let denied = |number| NavCount { number, is_denied: true, ..NavCount::default() };
+        assert_eq!([0, 2].map(|number| denied(number).text().unwrap()), ["no right", "2 + ?"]);
+        let both = NavCount { is_partial: true, ..denied(0) };
+        assert_eq!(both.text().as_deref(), Some("?"));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) fn moment(at: OffsetDateTime) -> String {
 }
 
 /// Names and values, in order; a name may occur several times.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
@@ -35,6 +35,16 @@ impl Fields {
     /// Returns the first value of a name, if it is not empty.
     pub(crate) fn given(&self, name: &str) -> Option<String> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
+    /// Returns names and values, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Returns whether there is a field with this name, which may be empty.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.iter().any(|(known, _)| known == name)
     }
 
     /// Returns all values of a name.
@@ -81,6 +91,12 @@ impl Fields {
             Some(_) => Err(Problem::bad(String::from("a field contains a NUL character"))),
             None => Ok(()),
         }
+    }
+}
+
+impl FromIterator<(String, String)> for Fields {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> Self {
+        Self(pairs.into_iter().collect())
     }
 }
 

@@ -13,6 +13,9 @@ use sha2::Sha256;
 
 /// The name of the field with the token.
 pub(crate) const FIELD: &str = "form_token";
+/// The name of the field with the user of a form, if the page has its own login: no proof, but a
+/// form that outlives a login comes back to nobody else.
+pub(crate) const USER: &str = "form_user";
 /// The name of the cookie. It has no prefix such as `__Host-`, which would need the path `/`.
 const COOKIE: &str = "relay-form";
 

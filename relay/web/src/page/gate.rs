@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -11,8 +12,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use operate::Operator;
 
+use super::again::Again;
 use super::answer::Problem;
-use super::app::{Access, App};
+use super::app::{Access, App, FORM_BYTES_MAX};
 use super::application::{Guest, with_key};
 use super::context::{self, Context};
 use super::following;
@@ -63,7 +65,8 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
                     of_user(app, next, Request::from_parts(parts, body), operator, None).await
                 }
                 Ok(None) => answer(next, Request::from_parts(parts, body)).await,
-                Err(response) => *response,
+                Err(Refused::Whole(response)) => *response,
+                Err(Refused::Login(ended)) => ended.answer(&parts, body).await,
             };
             sealed(answer, login.cookie.is_secure)
         }
@@ -156,8 +159,8 @@ const ADVICE: Advice = Advice {
 };
 
 /// Returns the user of a request; `None` for the parts of the login form.
-async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Box<Response>> {
-    let refuse = |problem: Problem| Box::new(problem.into_response());
+async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Refused> {
+    let refuse = |problem: Problem| Refused::Whole(Box::new(problem.into_response()));
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let hosts = request.headers.get_all(header::HOST).iter().count();
     let authority = request.uri.authority().map(|authority| authority.as_str());
@@ -187,13 +190,74 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Bo
             return Ok(Some(operator));
         }
         Ok(None) => {}
-        Err(TooMany) => return Err(Box::new(login::too_many())),
+        Err(TooMany) => return Err(Refused::Whole(Box::new(login::too_many()))),
     }
-    let was_tried = matches!(proof, Proof::Named(..) | Proof::Token(_));
-    let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
-    let is_safe = request.method.is_safe();
-    let next = if is_safe && !path.starts_with("/assets/") && path != "/events" { uri } else { "/" };
-    Err(Box::new(login::asked_for(next, was_tried.then_some("these credentials are not valid"))))
+    Err(Refused::Login(match proof {
+        Proof::Named(..) | Proof::Token(_) => NoLogin::Wrong,
+        Proof::Cookie(_) => NoLogin::Ended,
+        Proof::None => NoLogin::Missing,
+    }))
+}
+
+/// The refusal of a request.
+enum Refused {
+    /// With this response.
+    Whole(Box<Response>),
+    /// For want of a login: the response is the login form.
+    Login(NoLogin),
+}
+
+/// The reason why a request has no user.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NoLogin {
+    /// It has no credentials, which is also so after a login has ended and its cookie is gone.
+    Missing,
+    /// Its credentials are not valid.
+    Wrong,
+    /// Its login has ended.
+    Ended,
+}
+
+/// Timeout for the body of a form that a login form keeps.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl NoLogin {
+    /// Returns the login form. A form that people filled in is kept in it, and comes back after the
+    /// login.
+    async fn answer(self, request: &Parts, body: Body) -> Response {
+        let path = request.uri.path();
+        if !request.method.is_safe() {
+            let kept = if self == Self::Wrong { None } else { kept(request, body).await };
+            let text = match (self, &kept) {
+                (Self::Wrong, _) => "These credentials are not valid.",
+                (_, Some(_)) => {
+                    "Your login has ended: nothing was changed. After the login the form comes back with what \
+                     you typed."
+                }
+                (_, None) => "You are not logged in: nothing was changed.",
+            };
+            return login::asked_for("/", Some(text), kept.as_ref());
+        }
+        let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
+        let next = if path.starts_with("/assets/") || path == "/events" { "/" } else { uri };
+        let text = match self {
+            Self::Wrong => Some("These credentials are not valid."),
+            Self::Ended => Some("Your login has ended."),
+            Self::Missing => None,
+        };
+        login::asked_for(next, text, None)
+    }
+}
+
+/// Reads the form that a request without a login has sent; `None` for one that cannot come back.
+async fn kept(request: &Parts, body: Body) -> Option<Again> {
+    let kind = request.headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    if !kind.starts_with("application/x-www-form-urlencoded") {
+        return None;
+    }
+    let read = tokio::time::timeout(KEEP_TIMEOUT, to_bytes(body, FORM_BYTES_MAX)).await;
+    let fields = form_urlencoded::parse(&read.ok()?.ok()?).into_owned().collect();
+    Again::of(request.uri.path(), fields).filter(Again::names_its_user)
 }
 
 /// Returns a header's value. One that is not text counts as foreign, not as missing.

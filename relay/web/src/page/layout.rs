@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use maud::{DOCTYPE, Markup, html};
+use operate::audit::OBSERVER_GRANT;
 use operate::seconds::{age, text as rfc3339};
 use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
@@ -15,8 +16,9 @@ pub(crate) use super::text::count;
 use super::text::{beginning, plain};
 use super::toned::Toned;
 
-/// Maximum number of characters of a name or an error in a table.
-const CELL_CHARS_MAX: usize = 160;
+/// Maximum number of characters of a name or an error in a table. The style cuts what a cell has no
+/// room for.
+const CELL_CHARS_MAX: usize = 300;
 
 /// Number of characters and of lines above which a text is collapsed.
 const FOLDED_CHARS: usize = 400;
@@ -167,7 +169,9 @@ impl<'a> Frame<'a> {
                 @for (tab, path, name) in TABS {
                     a id={ "to-" (path.trim_start_matches('/')) } href=(to(path)) aria-current=[(tab == self.tab).then_some("page")] {
                         (name)
-                        @if let Some((kind, text)) = nav.of(tab) { " " span class={ "count " (kind) } { (text) } }
+                        @if let Some(badge) = nav.of(tab) {
+                            " " span class={ "count " (badge.kind) } title=[badge.title] { (badge.text) }
+                        }
                     }
                 }
             }
@@ -176,8 +180,8 @@ impl<'a> Frame<'a> {
 }
 
 impl Nav {
-    /// Returns the count of a tab and its colour, if there is something to count.
-    fn of(self, tab: Tab) -> Option<(&'static str, String)> {
+    /// Returns the badge of a tab, if there is something to count.
+    fn of(self, tab: Tab) -> Option<Badge> {
         let (kind, count) = match tab {
             Tab::Dead => ("bad", self.dead),
             Tab::Held => ("warn", self.held),
@@ -185,8 +189,22 @@ impl Nav {
             Tab::Sagas => ("warn", self.sagas),
             _ => return None,
         };
-        Some((kind, count.text()?))
+        let title = count.is_denied.then(|| denied("the database user may not read all of them"));
+        Some(Badge { kind, text: count.text()?, title })
     }
+}
+
+/// The count of a tab.
+struct Badge {
+    /// Its colour.
+    kind: &'static str,
+    text: String,
+    title: Option<String>,
+}
+
+/// Adds the grant that the database user lacks to the refusal to read keys or sagas.
+pub(crate) fn denied(refusal: &str) -> String {
+    format!("{refusal}; to see them: {OBSERVER_GRANT}")
 }
 
 /// Renders the form that finds a message by an id, or messages by an ordering key.
@@ -200,11 +218,14 @@ pub(crate) fn find(class: &str, label: &str) -> Markup {
     }
 }
 
-/// Renders the field that proves where a form was made, if the page needs one.
+/// Renders the field that proves where a form was made, or names the user that it was made for.
 pub(crate) fn form_token() -> Markup {
-    let token = context::current().and_then(|context| context.form_token);
+    let Some(context) = context::current() else { return html! {} };
     html! {
-        @if let Some(token) = token { input type="hidden" name=(forms::FIELD) value=(token); }
+        @match &context.form_token {
+            Some(token) => { input type="hidden" name=(forms::FIELD) value=(token); }
+            None => { input type="hidden" name=(forms::USER) value=(context.operator.name()); }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -10,8 +10,10 @@ use axum::{Extension, Form, Router};
 use maud::{DOCTYPE, Markup, html};
 
 use super::address::with_query;
+use super::again::Again;
 use super::answer::{Html, Problem};
 use super::app::{self, Access, App};
+use super::context::{self, Context};
 use super::fields::Fields;
 use super::guard::Hosts;
 use super::session::{Cookie, LIFETIME};
@@ -39,12 +41,15 @@ impl App {
 pub(crate) fn routes() -> Router<Arc<App>> {
     Router::new()
         .route(STYLE, get(app::style))
-        .route(PATH, get(form).post(enter))
+        .route(PATH, get(form).post(enter).layer(DefaultBodyLimit::max(LOGIN_BYTES_MAX)))
         .route("/logout", post(leave))
 }
 
 /// The path of the form.
 pub(crate) const PATH: &str = "/login";
+/// Maximum size of the login form in bytes: it may keep a whole form, whose fields have longer
+/// names there.
+const LOGIN_BYTES_MAX: usize = 2 * app::FORM_BYTES_MAX;
 /// The path of its stylesheet.
 pub(crate) const STYLE: &str = "/login.css";
 
@@ -55,7 +60,7 @@ pub(crate) fn is_open(path: &str) -> bool {
 
 /// `GET /login`.
 pub(crate) async fn form(Query(query): Query<Fields>) -> Response {
-    Html(page(local(query.text("next")), None)).into_response()
+    Html(page(local(query.text("next")), None, None)).into_response()
 }
 
 /// `POST /login`.
@@ -71,16 +76,24 @@ pub(crate) async fn enter(
     if login.users.is_open() {
         return Ok(Redirect::to("/").into_response());
     }
+    let kept = Again::kept(&form).filter(Again::names_its_user);
     let operator = match login.users.prove(&proof, peer).await {
         Ok(Some(operator)) => operator,
-        Ok(None) => return Ok(asked_for(&next, Some("wrong name or secret"))),
+        Ok(None) => return Ok(asked_for(&next, Some("Wrong name, password or token."), kept.as_ref())),
         Err(TooMany) => return Ok(too_many()),
     };
     let Some(cookie) = login.users.cookie(&operator) else {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session"));
     };
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
-    Ok(with_cookie(Redirect::to(&next).into_response(), &cookie, LIFETIME.as_secs(), &login.cookie))
+    let answer = match kept {
+        Some(again) => {
+            let context = Context { operator: operator.clone(), nav: app.observer.nav(), form_token: None };
+            Html(context::within(context, async { again.page(&operator) }).await).into_response()
+        }
+        None => Redirect::to(&next).into_response(),
+    };
+    Ok(with_cookie(answer, &cookie, LIFETIME.as_secs(), &login.cookie))
 }
 
 /// `POST /logout`.
@@ -89,8 +102,9 @@ pub(crate) async fn leave(State(app): State<Arc<App>>) -> Result<Response, Probl
 }
 
 /// Returns the form, as the response to a request without valid credentials.
-pub(crate) fn asked_for(next: &str, problem: Option<&str>) -> Response {
-    let mut response = Html(page(local(next), problem)).into_response();
+/// It keeps a form that was sent, until the login.
+pub(crate) fn asked_for(next: &str, problem: Option<&str>, kept: Option<&Again>) -> Response {
+    let mut response = Html(page(local(next), problem, kept)).into_response();
     *response.status_mut() = StatusCode::UNAUTHORIZED;
     // The browser shows the form; `Basic` would make it open its own dialog.
     response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -122,7 +136,7 @@ fn local(next: &str) -> &str {
     if is_local && !is_open(next.split('?').next().unwrap_or_default()) { next } else { "/" }
 }
 
-fn page(next: &str, problem: Option<&str>) -> Markup {
+fn page(next: &str, problem: Option<&str>, kept: Option<&Again>) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -139,6 +153,7 @@ fn page(next: &str, problem: Option<&str>) -> Markup {
                     form method="post" action=(with_query(PATH, &[])) class="card" {
                         @if let Some(problem) = problem { p class="problem-text" role="alert" { (problem) } }
                         input type="hidden" name="next" value=(next);
+                        @if let Some(kept) = kept { (kept.hidden()) }
                         label { "Name" input name="name" autocomplete="username" required maxlength="64" autofocus; }
                         label { "Password or token"
                             input type="password" name="secret" autocomplete="current-password" required maxlength="1024"; }
@@ -152,7 +167,12 @@ fn page(next: &str, problem: Option<&str>) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use brokers::Secret;
+
+    use super::super::Own;
+    use super::super::links::Links;
     use super::*;
+    use crate::settings::{PageCredential, PageUser};
 
     #[test]
     fn a_login_leads_nowhere_else() {
@@ -169,9 +189,71 @@ mod tests {
         }
     }
 
+    /// Sends a form from the page itself.
+    async fn sent(page: &Router, path: &str, form: &str) -> (StatusCode, String) {
+        let request = http::Request::builder()
+            .method("POST")
+            .uri(path)
+            .header(header::HOST, "127.0.0.1:9465")
+            .header(header::ORIGIN, "http://127.0.0.1:9465")
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(axum::body::Body::from(form.to_owned()));
+        let mut page = page.clone();
+        let answer = tower_service::Service::call(&mut page, request.unwrap()).await.unwrap();
+        let status = answer.status();
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// Goal: what was typed outlives the login, for the user who typed it, and is not carried out
+    /// by the login. Oracle: the answers of the page to a form without a login, to a wrong and a
+    /// right password, and to the login of another user.
+    #[tokio::test]
+    async fn a_form_comes_back_after_the_login_that_had_ended() {
+        let user = |name: &str| PageUser {
+            name: name.to_owned(),
+            role: operate::Role::Operator,
+            credential: PageCredential::Password(Secret::Text(format!("password-of-{name}").into())),
+        };
+        let access = Access::Own(OwnLogin {
+            hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
+            users: Users::load(&[user("ann"), user("bob")]).unwrap(),
+            cookie: Cookie::new(false, 9465),
+        });
+        let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
+        let page = app::routes(Arc::new(app));
+        let typed = "form_user=ann&decision=01a21987-9bca-7af8-8184-ba681445d351&payload=%7B%22n%22%3A1%7D&reason=why%3C";
+        let ended = sent(&page, "/message/edit/decide", typed).await;
+        assert_eq!(ended.0, StatusCode::UNAUTHORIZED);
+        assert!(ended.1.contains("Your login has ended: nothing was changed."), "{}", ended.1);
+        assert!(ended.1.contains("name=\"kept.payload\" value=\"{&quot;n&quot;:1}\""), "{}", ended.1);
+        let kept = "kept_path=/message/edit/decide&kept.form_user=ann&kept.payload=%7B%22n%22%3A1%7D&kept.reason=why%3C";
+        let wrong = sent(&page, PATH, &format!("name=ann&secret=wrong&{kept}")).await;
+        assert_eq!(wrong.0, StatusCode::UNAUTHORIZED);
+        assert!(wrong.1.contains("name=\"kept.reason\" value=\"why&lt;\""), "{}", wrong.1);
+        let back = sent(&page, PATH, &format!("name=ann&secret=password-of-ann&{kept}")).await;
+        assert_eq!(back.0, StatusCode::OK);
+        for part in [
+            "action=\"/message/edit/decide\"",
+            "{&quot;n&quot;:1}</textarea>",
+            "value=\"why&lt;\"",
+            "nothing was changed",
+        ] {
+            assert!(back.1.contains(part), "{part}: {}", back.1);
+        }
+        let other = sent(&page, PATH, &format!("name=bob&secret=password-of-bob&{kept}")).await;
+        assert!(
+            !other.1.contains("&quot;n&quot;") && other.1.contains("you are <span class=\"text\">bob</span>"),
+            "{}",
+            other.1
+        );
+        let forged = sent(&page, "/message/edit/decide", "payload=x&reason=y").await;
+        assert!(!forged.1.contains("kept."), "a form that names no user: {}", forged.1);
+    }
+
     #[test]
     fn the_form_escapes_where_it_leads() {
-        let text = page("/dead?topic=\"><script>", Some("<b>")).into_string();
+        let text = page("/dead?topic=\"><script>", Some("<b>"), None).into_string();
         assert!(!text.contains("<script>") && !text.contains("<b>"), "{text}");
     }
 }

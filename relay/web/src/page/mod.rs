@@ -29,6 +29,7 @@
 //! | `pages` | one file for each page |
 
 mod address;
+mod again;
 mod answer;
 mod app;
 mod application;

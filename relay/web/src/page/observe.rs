@@ -58,6 +58,8 @@ pub(crate) struct Observer {
     begun_at: Instant,
     latest: Mutex<Option<Latest>>,
     samples: StdMutex<BTreeMap<String, (Samples, Rates)>>,
+    /// When the database of a pipeline was first seen not to answer.
+    away_since: StdMutex<BTreeMap<String, Instant>>,
     beside: watch::Sender<Arc<Beside>>,
     beside_wanted: Notify,
     read_at: StdMutex<Option<Instant>>,
@@ -76,6 +78,7 @@ impl Observer {
             begun_at: Instant::now(),
             latest: Mutex::default(),
             samples: StdMutex::default(),
+            away_since: StdMutex::default(),
             beside: watch::Sender::default(),
             beside_wanted: Notify::new(),
             read_at: StdMutex::default(),
@@ -255,6 +258,7 @@ impl Observer {
                 status.history_held_back_by.clone_from(&known.history_held_back_by);
             }
         }
+        self.watch_databases(&mut all);
         let now = self.begun_at.elapsed().as_secs();
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let pipelines = all.into_iter().map(|status| {
@@ -265,6 +269,28 @@ impl Observer {
             (status, hour)
         });
         Picture { at: OffsetDateTime::now_utc(), pipelines: pipelines.collect() }
+    }
+
+    /// Adds how long databases have not answered. Asks the inboxes anew when one stops or returns:
+    /// they may be in the same database.
+    fn watch_databases(&self, all: &mut [PipelineStatus]) {
+        let mut away_since = self.away_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = away_since.len();
+        let mut is_new = false;
+        for status in all {
+            if status.state.is_known() {
+                away_since.remove(&status.pipeline);
+                continue;
+            }
+            let since = away_since.entry(status.pipeline.clone()).or_insert_with(|| {
+                is_new = true;
+                Instant::now()
+            });
+            status.away_for = Some(since.elapsed());
+        }
+        if is_new || away_since.len() != before {
+            self.beside_wanted.notify_one();
+        }
     }
 
     /// Adds a point to each plot. An unreachable database leaves a gap.
@@ -326,7 +352,31 @@ fn digest(picture: &Picture) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use operate::status::PipelineState;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_is_away_since_it_was_first_seen_so() {
+        let observer = Observer::new(Vec::new(), Vec::new());
+        let look = |state| {
+            let mut all = [PipelineStatus { state, ..PipelineStatus::of("orders", None, None) }];
+            observer.watch_databases(&mut all);
+            all[0].away_for
+        };
+        let wanted = async || {
+            tokio::time::timeout(Duration::from_millis(1), observer.beside_wanted.notified()).await.is_ok()
+        };
+        assert_eq!(look(PipelineState::Leading), None);
+        assert!(!wanted().await);
+        assert_eq!(look(PipelineState::Unknown), Some(Duration::ZERO));
+        assert!(wanted().await, "its consumers may be away too");
+        tokio::time::advance(Duration::from_secs(90)).await;
+        assert!(look(PipelineState::Unknown) >= Some(Duration::from_secs(90)));
+        assert!(!wanted().await);
+        assert_eq!(look(PipelineState::Leading), None);
+        assert!(wanted().await);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_page_is_unread_after_its_last_reader() {

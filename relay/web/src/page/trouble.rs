@@ -1,8 +1,10 @@
 //! Everything that is wrong, worst first. Pure.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use operate::OperateError;
 use operate::consumers::ConsumerLine;
 use operate::status::{Count, PipelineStatus, Symptom, Wait};
 
@@ -29,8 +31,30 @@ impl<'a> Subject<'a> {
         Self { of: Of::Pipeline(status), waits: sorted(status.waits()), own }
     }
 
-    pub(crate) fn consumer(line: &'a ConsumerLine) -> Self {
-        Self { of: Of::Consumer(line), waits: sorted(line.waits()), own: None }
+    /// Takes a consumer. If the database of its inbox is among those that do not answer, nothing
+    /// is known of it: consumers are queried less often than pipelines.
+    pub(crate) fn consumer(line: &'a ConsumerLine, away: &BTreeSet<&str>) -> Self {
+        let mut waits = line.waits();
+        if away.contains(database(&line.location)) {
+            waits = vec![Wait {
+                symptom: Symptom::DatabaseAway,
+                why: format!("the database {} of its inbox does not answer", line.location),
+                count: None,
+                cause: None,
+                lasts: None,
+                passes: true,
+            }];
+        }
+        Self { of: Of::Consumer(line), waits: sorted(waits), own: None }
+    }
+
+    /// Returns the database of a pipeline or a consumer, if that is known.
+    fn database(&self) -> Option<&'a str> {
+        match self.of {
+            Of::Pipeline(status) => status.location.as_deref(),
+            Of::Consumer(line) => Some(line.location.as_str()),
+        }
+        .map(database)
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -46,7 +70,15 @@ impl<'a> Subject<'a> {
 
     /// Returns whether an operator has to act.
     pub(crate) fn is_grave(&self) -> bool {
-        self.own.is_some() || self.waits.iter().any(is_grave)
+        self.own.is_some() || self.waits.iter().any(Wait::needs_operator)
+    }
+
+    /// Returns whether it needs attention, by the rule of the exit code of `relay status`.
+    fn needs_attention(&self) -> bool {
+        match self.of {
+            Of::Pipeline(status) => self.own.is_some() || status.needs_attention(),
+            Of::Consumer(_) => self.is_sick(),
+        }
     }
 
     fn rank(&self) -> Rank<'a> {
@@ -77,18 +109,19 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
 
-/// Returns whether an operator has to act: it is permanent, and no operator caused it on purpose.
-/// Held messages alone need no operator: their cause is listed separately.
-pub(crate) fn is_grave(wait: &Wait) -> bool {
-    match wait.symptom {
-        Symptom::DatabaseAway => true,
-        Symptom::Paused | Symptom::Held => false,
-        _ => !wait.passes,
-    }
+/// Returns the databases of pipelines that do not answer.
+pub(crate) fn away_of<'a>(pipelines: impl Iterator<Item = &'a PipelineStatus>) -> BTreeSet<&'a str> {
+    let away = pipelines.filter(|status| !status.state.is_known());
+    away.filter_map(|status| status.location.as_deref()).map(database).collect()
+}
+
+/// Returns a location without its schema.
+fn database(location: &str) -> &str {
+    location.split_once(", schema ").map_or(location, |(database, _)| database)
 }
 
 fn sorted(mut waits: Vec<Wait>) -> Vec<Wait> {
-    waits.sort_by_key(|wait| (!is_grave(wait), wait.symptom, Reverse(wait.lasts.unwrap_or_default())));
+    waits.sort_by_key(|wait| (!wait.needs_operator(), wait.symptom, Reverse(wait.lasts.unwrap_or_default())));
     waits
 }
 
@@ -113,28 +146,33 @@ pub(crate) fn sentence(wait: &Wait) -> String {
         number => format!("{least}{} messages are {state}", count(number)),
     };
     let least = if cause.is_at_least { "≥ " } else { "" };
-    let counted = format!("{} ({least}{})", cause.text, count(cause.count));
+    let counted = format!("{} ({least}{})", cause.shown(), count(cause.count));
     match cause.others {
         0 if cause.is_at_least => format!("{subject}: {counted}"),
-        0 => format!("{subject}: {}", cause.text),
+        0 => format!("{subject}: {}", cause.shown()),
         others => format!("{subject}: {counted}, and {}", several(others, "other cause")),
     }
 }
 
-/// Returns the state of everything in one or two sentences. `away` is the number of inboxes that do
-/// not answer.
-pub(crate) fn summary(subjects: &[Subject<'_>], away: usize) -> String {
+/// Returns the state of everything in one or two sentences. `away` has the errors of inboxes that
+/// do not answer.
+pub(crate) fn summary(subjects: &[Subject<'_>], away: &[OperateError]) -> String {
     let mut sentences = Vec::new();
     let needy = needy(subjects);
     let pipelines = subjects.iter().filter(|subject| matches!(subject.of, Of::Pipeline(_))).count();
-    let sick = subjects.iter().filter(|subject| subject.is_sick()).count();
+    let sick: Vec<&Subject<'_>> = subjects.iter().filter(|subject| subject.is_sick()).collect();
+    let late = sick.iter().filter(|subject| subject.needs_attention()).count();
     if !needy.is_empty() {
-        let messages = messages(subjects);
-        let why = if messages.is_empty() { String::new() } else { format!(": {}", messages.join(", ")) };
+        let mut reasons = reasons(subjects);
+        reasons.extend(messages(subjects));
+        let why = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
         sentences.push(format!("{needy}{why}."));
-    } else if sick > 0 {
-        let verb = if sick == 1 { "waits" } else { "wait" };
-        sentences.push(format!("Nothing needs attention; {} {verb}.", several(sick, "part")));
+    } else if late > 0 {
+        let verb = if late == 1 { "waits" } else { "wait" };
+        sentences.push(format!("Nothing needs you yet; {} {verb}: {}.", several(late, "part"), kinds(&sick)));
+    } else if !sick.is_empty() {
+        let several = several(sick.len(), "part");
+        sentences.push(format!("Nothing needs attention; to watch, {several}: {}.", kinds(&sick)));
     } else if pipelines == 1 {
         sentences.push(String::from("The pipeline publishes. Nothing needs attention."));
     } else {
@@ -143,10 +181,16 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: usize) -> String {
     }
     let is_away =
         |subject: &&Subject<'_>| subject.waits.iter().any(|wait| wait.symptom == Symptom::DatabaseAway);
-    match subjects.iter().filter(is_away).count() + away {
-        0 => {}
-        1 => sentences.push(String::from("1 database does not answer.")),
-        number => sentences.push(format!("{number} databases do not answer.")),
+    // Several pipelines and inboxes may be in one database.
+    let places = subjects.iter().filter(is_away).map(Subject::database);
+    let places: Vec<_> = places.chain(away.iter().map(|error| error.location().map(database))).collect();
+    let named: BTreeSet<&str> = places.iter().copied().flatten().collect();
+    let others = places.iter().filter(|place| place.is_none()).count();
+    match (named.len() + others, named.first()) {
+        (0, _) => {}
+        (1, Some(place)) => sentences.push(format!("The database {place} does not answer.")),
+        (1, None) => sentences.push(String::from("1 database does not answer.")),
+        (number, _) => sentences.push(format!("{number} databases do not answer.")),
     }
     sentences.join(" ")
 }
@@ -171,12 +215,39 @@ fn needy(subjects: &[Subject<'_>]) -> String {
     format!("{} {}", parts.join(" and "), if sum == 1 { "needs you" } else { "need you" })
 }
 
-/// Returns the numbers of dead and held messages.
+/// Returns why operators are needed, apart from single messages and from databases that do not
+/// answer, most severe first.
+fn reasons(subjects: &[Subject<'_>]) -> Vec<String> {
+    let waits = subjects.iter().flat_map(|subject| &subject.waits);
+    let symptoms: BTreeSet<Symptom> =
+        waits.filter(|wait| wait.needs_operator()).map(|wait| wait.symptom).collect();
+    let texts = symptoms.into_iter().filter_map(|symptom| match symptom {
+        Symptom::NeverLed => Some("no relay has ever led"),
+        Symptom::NoLeader => Some("no relay leads"),
+        Symptom::BrokerRefuses => Some("no message reaches the broker"),
+        Symptom::Paused => Some("a pause keeps messages"),
+        Symptom::RowsHeldBack => Some("a transaction holds rows back"),
+        Symptom::HistoryKept => Some("old messages cannot be deleted"),
+        _ => None,
+    });
+    texts.map(String::from).collect()
+}
+
+/// Returns the kinds of conditions, most severe first.
+fn kinds(subjects: &[&Subject<'_>]) -> String {
+    let symptoms: BTreeSet<Symptom> =
+        subjects.iter().flat_map(|subject| &subject.waits).map(|wait| wait.symptom).collect();
+    symptoms.into_iter().map(Symptom::short).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the numbers of dead, retrying and held messages.
 fn messages(subjects: &[Subject<'_>]) -> Vec<String> {
     let mut told = Vec::new();
-    for (kinds, state) in
-        [(&[Symptom::Dead, Symptom::ConsumerDead][..], "dead"), (&[Symptom::Held][..], "held")]
-    {
+    for (kinds, state) in [
+        (&[Symptom::Dead, Symptom::ConsumerDead][..], "dead"),
+        (&[Symptom::Retrying][..], "retrying"),
+        (&[Symptom::Held][..], "held"),
+    ] {
         let waits = subjects.iter().flat_map(|subject| &subject.waits);
         let counts = waits.filter(|wait| kinds.contains(&wait.symptom)).filter_map(|wait| wait.count);
         let (number, is_at_least) = counts.fold((0, false), |(number, is_at_least), of| {
@@ -205,10 +276,14 @@ fn several(number: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use operate::OperateErrorKind;
     use operate::cause::Cause;
-    use operate::status::PipelineState;
+    use operate::pause::PauseLine;
+    use operate::status::{BrokerError, PipelineState};
     use outbox_log::ExceptionState::{self, Dead, Held, Retrying};
+    use outbox_log::PauseScope;
     use std::collections::BTreeMap;
+    use time::OffsetDateTime;
 
     fn status(name: &str, state: PipelineState, parked: &[(ExceptionState, u64)]) -> PipelineStatus {
         PipelineStatus {
@@ -227,7 +302,7 @@ mod tests {
             status("away", PipelineState::Unknown, &[]),
             status("young", PipelineState::Leading, &[(Dead, 1)]),
             status("old", PipelineState::Leading, &[(Dead, 9)]),
-            status("alone", PipelineState::Idle, &[]),
+            PipelineStatus { leaderless_seconds: Some(60.0), ..status("alone", PipelineState::Expired, &[]) },
         ];
         let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
         sort(&mut subjects);
@@ -237,6 +312,37 @@ mod tests {
         assert_eq!(badge_text(&subjects[2].waits[0]), "dead 9");
     }
 
+    fn error(text: &str) -> OperateError {
+        OperateError::new(OperateErrorKind::Unavailable, text)
+    }
+
+    #[test]
+    fn one_stopped_database_is_one_and_its_consumers_are_not_fine() {
+        let location = Some(String::from("db:5432/shop, schema a"));
+        let away =
+            |name| PipelineStatus { location: location.clone(), ..status(name, PipelineState::Unknown, &[]) };
+        let all = [away("orders"), away("invoices")];
+        let now = OffsetDateTime::now_utc();
+        let consumer = ConsumerLine {
+            consumer: String::from("billing"),
+            location: String::from("db:5432/shop"),
+            activity: None,
+            remembers_from: now,
+            has_started: true,
+            cause: None,
+        };
+        let places = away_of(all.iter());
+        let mut subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
+        subjects.push(Subject::consumer(&consumer, &places));
+        assert!(subjects[2].is_grave(), "nothing is known of it");
+        assert_eq!(
+            summary(&subjects, &[]),
+            "2 of 2 pipelines and 1 of 1 consumer need you. The database db:5432/shop does not answer."
+        );
+        let elsewhere = ConsumerLine { location: String::from("other:5432/shop"), ..consumer };
+        assert!(!Subject::consumer(&elsewhere, &places).is_sick());
+    }
+
     #[test]
     fn one_sentence_says_who_needs_an_operator() {
         let all = [
@@ -244,26 +350,49 @@ mod tests {
             status("orders", PipelineState::Leading, &[]),
             status("away", PipelineState::Unknown, &[]),
         ];
-        let of = |all: &[PipelineStatus], away| {
+        let of = |all: &[PipelineStatus], away: &[OperateError]| {
             summary(&all.iter().map(|it| Subject::pipeline(it, None)).collect::<Vec<_>>(), away)
         };
         assert_eq!(
-            of(&all, 0),
+            of(&all, &[]),
             "2 of 3 pipelines need you: 2,009 messages are dead, 41 are held. 1 database does not answer."
         );
-        assert_eq!(of(&all[1..2], 0), "The pipeline publishes. Nothing needs attention.");
+        assert_eq!(of(&all[1..2], &[]), "The pipeline publishes. Nothing needs attention.");
         assert_eq!(
-            of(&all[1..2], 2),
+            of(&all[1..2], &[error("a"), error("b")]),
             "The pipeline publishes. Nothing needs attention. 2 databases do not answer."
         );
         let retrying = [status("orders", PipelineState::Leading, &[(Retrying, 1)])];
-        assert_eq!(of(&retrying, 0), "Nothing needs attention; 1 part waits.");
+        assert_eq!(of(&retrying, &[]), "Nothing needs you yet; 1 part waits: retrying.");
+    }
+
+    #[test]
+    fn a_stopped_broker_and_a_pause_that_keeps_messages_are_in_the_first_sentence() {
+        let of = |status: &PipelineStatus| summary(&[Subject::pipeline(status, None)], &[]);
+        let since = OffsetDateTime::now_utc();
+        let trouble = BrokerError { error: String::from("connection refused"), passes: true, since };
+        let orders = status("orders", PipelineState::Leading, &[]);
+        let stopped = PipelineStatus { broker_error: Some(trouble), ..orders.clone() };
+        assert_eq!(of(&stopped), "1 of 1 pipeline needs you: no message reaches the broker.");
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Pipeline,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since,
+            age: Duration::from_secs(90),
+        };
+        let mut paused = PipelineStatus { paused: vec![pause], ..orders };
+        assert_eq!(of(&paused), "Nothing needs attention; to watch, 1 part: paused.");
+        paused.oldest_pending_id = Some(7);
+        assert_eq!(of(&paused), "1 of 1 pipeline needs you: a pause keeps messages.");
     }
 
     #[test]
     fn messages_are_told_with_their_most_frequent_error() {
         let mut shipping = status("shipping", PipelineState::Leading, &[(Dead, 2_009)]);
-        let cause = Cause { text: String::from("no route"), count: 1_200, is_at_least: true, others: 2 };
+        let text = String::from("no route");
+        let cause = Cause { text, is_cut: false, count: 1_200, is_at_least: true, others: 2 };
         shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
         let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
         assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");

@@ -1,9 +1,11 @@
 //! The times of each message.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use message::Message;
+use harness::watched::Watch;
+use message::{Message, PublishError};
 
 use crate::Failure;
 
@@ -104,5 +106,13 @@ impl Clock {
                 [0, 1, 2, 3].map(|moment| Duration::from_nanos(slot[moment].load(Relaxed)));
             Times { intended, committed, acknowledged, consumed }
         })
+    }
+}
+
+impl Watch for Clock {
+    fn answered(&self, message: &Arc<Message>, outcome: &Result<(), PublishError>) {
+        if let (Some(number), Ok(())) = (number(message), outcome) {
+            self.note(number, Moment::Acknowledged, Instant::now());
+        }
     }
 }

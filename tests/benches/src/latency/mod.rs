@@ -7,12 +7,12 @@
 mod clock;
 mod consumer;
 mod producer;
-mod publisher;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{EngineOptions, Publishing};
+use harness::watched::Watched;
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
@@ -95,7 +95,7 @@ async fn measure(load: &mut Load, seconds: u32, transactional: bool) -> Result<(
     let publishing = if transactional {
         Publishing::from(kafka.transactions()?)
     } else {
-        Publishing::Plain(Arc::new(publisher::Timed::new(kafka.connector()?, Arc::clone(&clock))))
+        Publishing::Plain(Arc::new(Watched::new(kafka.connector()?, Arc::clone(&clock))))
     };
     let pipeline = pipeline(&database, publishing, settings)?;
     let stop = CancellationToken::new();

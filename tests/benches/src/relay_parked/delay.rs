@@ -1,14 +1,14 @@
 //! One key is dead and has many held rows; another key must not wait long for its own messages.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use engine::EngineOptions;
+use harness::watched::Watched;
 use sqlx::Connection as _;
 use tokio_util::sync::CancellationToken;
 
-use super::gate::{Gate, Watched};
+use super::gate::{Confirmed, Gate};
 use super::rows::{HELD, Rows, park};
 use crate::Failure;
 use crate::cli::Run;
@@ -102,12 +102,12 @@ async fn seen(rows: u32, messages: u32) -> Result<Seen, Failure> {
         park(&database, dead).await?;
         park(&database, Rows { state: "held", rows, ..dead }).await?;
     }
-    let (gate, mut watched) = Gate::new(kafka.connector()?, Arc::new(AtomicBool::new(true)), OTHER);
+    let (gate, mut watched) = Gate::new(true, OTHER);
+    let connector = Arc::new(Watched::new(kafka.connector()?, gate));
     let stop = CancellationToken::new();
     append(&database, &topic).await?;
     let begun = Instant::now();
-    let relaying =
-        tokio::spawn(pipeline(&database, Arc::new(gate), EngineOptions::default())?.run(stop.clone()));
+    let relaying = tokio::spawn(pipeline(&database, connector, EngineOptions::default())?.run(stop.clone()));
     let takeover = confirmed(&mut watched).await? - begun;
     let resting = delays(&database, &topic, messages, &mut watched).await?;
     database.run(REQUEUE).await?;
@@ -124,7 +124,7 @@ async fn delays(
     database: &Database,
     topic: &str,
     messages: u32,
-    watched: &mut Watched,
+    watched: &mut Confirmed,
 ) -> Result<Percentiles, Failure> {
     let mut delays = Vec::new();
     for _ in 0..messages {
@@ -135,7 +135,7 @@ async fn delays(
     Ok(Percentiles::of(delays))
 }
 
-async fn confirmed(watched: &mut Watched) -> Result<Instant, Failure> {
+async fn confirmed(watched: &mut Confirmed) -> Result<Instant, Failure> {
     let confirmed = tokio::time::timeout(PATIENCE, watched.recv()).await;
     let at = confirmed.map_err(|_| format!("the other key was not confirmed within {PATIENCE:?}"))?;
     at.ok_or_else(|| "the relay is gone".into())

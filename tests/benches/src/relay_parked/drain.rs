@@ -2,10 +2,10 @@
 //! of held rows must fall.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::EngineOptions;
+use harness::watched::Watched;
 use sqlx::{PgPool, Postgres};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -132,19 +132,18 @@ async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) ->
         Statistics::Analysed => database.fill(&topic, shape).await?,
     }
     database.commit_slowly(Duration::from_millis(commit_ms.into())).await?;
-    let is_open = Arc::new(AtomicBool::new(false));
-    let (gate, _watched) = Gate::new(kafka.connector()?, Arc::clone(&is_open), "none");
+    let (gate, _confirmed) = Gate::new(false, "none");
+    let connector = Arc::new(Watched::new(kafka.connector()?, Arc::clone(&gate)));
     let published = run.published.count();
     let stop = CancellationToken::new();
-    let relaying =
-        tokio::spawn(pipeline(&database, Arc::new(gate), EngineOptions::default())?.run(stop.clone()));
+    let relaying = tokio::spawn(pipeline(&database, connector, EngineOptions::default())?.run(stop.clone()));
     // All but the one that probes the topic.
     let all = u64::from(held) - 1;
     reach(all, PATIENCE, SAMPLE, async || Ok(database.number(HELD).await?.unsigned_abs())).await?;
 
     let over = CancellationToken::new();
     let producing = tokio::spawn(produce(database.clone(), topic.clone(), over.clone()));
-    is_open.store(true, Relaxed);
+    gate.open();
     let course = watch(&database, commit_ms, statistics).await;
     over.cancel();
     let produced = producing.await??;

@@ -7,7 +7,7 @@ use inbox::Window;
 use inbox::simulation::{Admitted, Failed, Forget, HeldMessages, MessageName, Store};
 use inbox::{
     AdmitError, Attempt, Candidate, Cause, CommitError, ConsumerName, Duplicate, Failures, HandlerError,
-    OpenError, Reason, Received, Refusal, StoreError, Tenant,
+    OpenError, Reason, Received, Refusal, StoreError, Tenant, UnknownCommit,
 };
 use message::{Committed, Delivery, Fingerprint, Message, MessageId};
 use rand::Rng;
@@ -34,7 +34,7 @@ pub(crate) struct SimulatedInbox {
 }
 
 fn away(what: &str) -> StoreError {
-    StoreError::broken(what, "simulated")
+    StoreError::broken(what.to_owned(), "simulated")
 }
 
 impl State {
@@ -143,7 +143,8 @@ impl SimulatedInbox {
         fault: Option<CommitFault>,
     ) -> Result<Vec<Committed>, CommitError> {
         let mut state = self.world.lock();
-        let unknown = || CommitError::Unknown { source: "simulated".into() };
+        let commit = UnknownCommit::default();
+        let unknown = || CommitError::Unknown { commit: commit.clone(), source: "simulated".into() };
         if tx.is_broken {
             return Err(CommitError::RolledBack { reason: "an earlier statement failed", source: None });
         }
@@ -153,8 +154,7 @@ impl SimulatedInbox {
         match fault {
             Some(CommitFault::UnknownLost) => Err(unknown()),
             Some(CommitFault::Conflict) => {
-                let source = Some(Box::new(sqlx::Error::WorkerCrashed).into());
-                Err(CommitError::RolledBack { reason: "simulated", source })
+                Err(CommitError::RolledBack { reason: "simulated", source: Some(away("commit").into()) })
             }
             Some(CommitFault::UnknownApplied) => {
                 tx.apply(&mut state);

@@ -17,11 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::kafka::{Admin, Config, mock};
-use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
 use tests::brokers::{Kafka, committed};
 use tests::workload::Workload;
-use tests::{Backend, Dialect, Failure, Outcome, Stage, eventually, trial};
+use tests::{Backend, Dialect, Failure, Outcome, Stage, eventually};
 use tokio_util::sync::CancellationToken;
 
 use program::Relay;
@@ -35,68 +34,23 @@ const HELD: &str = "SELECT count(*) FROM outbox_relay WHERE holder IS NOT NULL";
 /// Logged by a relay that advances the database to the last mark.
 const BROUGHT: &str = "its checkpoint was not stored; the relay stores it now";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        case("postgres/killed_relays_publish_each_message_once", Backend::Postgres, killed::<Postgres>),
-        case("sqlite/killed_relays_publish_each_message_once", Backend::Sqlite, killed::<Sqlite>),
-        case(
-            "postgres/a_relay_that_stood_still_publishes_nothing_again",
-            Backend::Postgres,
-            stopped::<Postgres>,
-        ),
-        case(
-            "postgres/ended_between_any_two_steps_a_relay_publishes_each_message_once",
-            Backend::Postgres,
-            ended_between_steps::<Postgres>,
-        ),
-        case(
-            "postgres/a_relay_without_its_marks_stops_and_says_so",
-            Backend::Postgres,
-            without_marks::<Postgres>,
-        ),
-        case(
-            "postgres/a_relay_whose_database_went_back_stops_and_says_so",
-            Backend::Postgres,
-            set_back::<Postgres>,
-        ),
-        case(
-            "postgres/a_database_without_the_last_transaction_stops_the_relay",
-            Backend::Postgres,
-            restored::<Postgres>,
-        ),
-        case(
-            "sqlite/a_database_without_the_last_transaction_stops_the_relay",
-            Backend::Sqlite,
-            restored::<Sqlite>,
-        ),
-        case(
-            "postgres/a_stop_during_a_commit_that_hangs_gives_the_lease_back",
-            Backend::Postgres,
-            stopped_in_commit::<Postgres>,
-        ),
-        case(
-            "postgres/a_killed_relay_keeps_readers_waiting_no_longer_than_its_lease",
-            Backend::Postgres,
-            stalls::killed::<Postgres>,
-        ),
-        case(
-            "postgres/a_stopped_relay_keeps_readers_waiting_no_longer_than_its_lease",
-            Backend::Postgres,
-            stalls::stopped::<Postgres>,
-        ),
-        case(
-            "postgres/a_relay_on_another_cluster_stops_and_says_so",
-            Backend::Postgres,
-            elsewhere::<Postgres>,
-        ),
-    ]
-}
-
-fn case<F>(name: &str, database: Backend, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    trial(format!("exactly_once/{name}"), &[Backend::Kafka, database], body)
+tests::cases! { "exactly_once/{on}/{case}":
+    postgres + kafka {
+        killed_relays_publish_each_message_once = killed::<Postgres>,
+        a_relay_that_stood_still_publishes_nothing_again = stopped::<Postgres>,
+        ended_between_any_two_steps_a_relay_publishes_each_message_once = ended_between_steps::<Postgres>,
+        a_relay_without_its_marks_stops_and_says_so = without_marks::<Postgres>,
+        a_relay_whose_database_went_back_stops_and_says_so = set_back::<Postgres>,
+        a_database_without_the_last_transaction_stops_the_relay = restored::<Postgres>,
+        a_stop_during_a_commit_that_hangs_gives_the_lease_back = stopped_in_commit::<Postgres>,
+        a_killed_relay_keeps_readers_waiting_no_longer_than_its_lease = stalls::killed::<Postgres>,
+        a_stopped_relay_keeps_readers_waiting_no_longer_than_its_lease = stalls::stopped::<Postgres>,
+        a_relay_on_another_cluster_stops_and_says_so = elsewhere::<Postgres>,
+    }
+    sqlite + kafka {
+        killed_relays_publish_each_message_once = killed::<Sqlite>,
+        a_database_without_the_last_transaction_stops_the_relay = restored::<Sqlite>,
+    }
 }
 
 async fn open<DB: Dialect>(stage: &Stage) -> Result<Workload<DB>, Failure> {

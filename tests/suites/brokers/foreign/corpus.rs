@@ -14,7 +14,6 @@ use harness::plain::sqs::Sqs;
 use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Tx};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use message::{Message, MessageId, Subscriber};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -23,20 +22,17 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use sqlx::Sqlite;
 use tests::eventually::when;
-use tests::{Backend, Database, Failure, Outcome, Stage, eventually, trial};
+use tests::{Backend, Database, Failure, Outcome, Stage, eventually};
 use uuid::Uuid;
 
 use super::{KafkaScene, queue, sqs_queue};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(super) fn trials() -> Vec<Trial> {
-    let name = |backend| format!("foreign/{backend}/whatever_others_send_is_a_dead_letter_or_an_effect");
-    vec![
-        trial(name(Backend::Kafka), &[Backend::Kafka], from_kafka),
-        trial(name(Backend::Rabbitmq), &[Backend::Rabbitmq], from_rabbitmq),
-        trial(name(Backend::Sqs), &[Backend::Sqs], from_sqs),
-    ]
+tests::cases! { "foreign/{on}/{case}":
+    kafka { whatever_others_send_is_a_dead_letter_or_an_effect = from_kafka }
+    rabbitmq { whatever_others_send_is_a_dead_letter_or_an_effect = from_rabbitmq }
+    sqs { whatever_others_send_is_a_dead_letter_or_an_effect = from_sqs }
 }
 
 #[derive(Deserialize)]

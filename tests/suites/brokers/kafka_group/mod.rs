@@ -19,33 +19,20 @@ mod member;
 mod pausing;
 mod topics;
 
-use libtest_mimic::Trial;
-use tests::trial::at_night;
-use tests::{Backend, Outcome, Stage, trial};
-
-pub(crate) fn trials() -> Vec<Trial> {
+tests::cases! { "kafka_group/{case}":
     // Kafka takes minutes to delete a topic when the machine is busy.
-    let made_anew = case("a_topic_that_is_made_anew_is_read_from_its_beginning", topics::made_anew);
-    let mut trials = at_night(vec![made_anew]);
-    trials.extend([
-        case("a_member_that_lost_its_session_while_paused_reads_everything", pausing::lost_session),
-        case("partitions_that_come_during_a_pause_wait_for_room", pausing::members_come_and_go),
-        case("what_comes_while_a_new_latest_group_is_away_is_read", beginning::away),
-        case("a_latest_group_reads_added_partitions_from_their_beginning", beginning::added_partitions),
-        case("a_latest_group_goes_to_the_oldest_message_when_out_of_range", beginning::out_of_range),
-        case("a_latest_group_that_has_members_skips_nothing", beginning::with_members),
-        case("old_offsets_in_a_topic_that_was_made_anew_mislead_nobody", topics::made_anew_unnoticed),
-        case("a_missing_topic_stops_no_other", topics::missing),
-        case("the_position_passes_markers_of_transactions", markers::passed),
-        case("a_member_without_a_delivery_passes_a_marker", markers::passed_without_a_delivery),
-        case("a_reader_of_fixed_partitions_beside_members_is_refused", fixed::with_members),
-    ]);
-    trials
-}
-
-fn case<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    trial(format!("kafka_group/{name}"), &[Backend::Kafka], body)
+    night anywhere + kafka { a_topic_that_is_made_anew_is_read_from_its_beginning = topics::made_anew }
+    anywhere + kafka {
+        a_member_that_lost_its_session_while_paused_reads_everything = pausing::lost_session,
+        partitions_that_come_during_a_pause_wait_for_room = pausing::members_come_and_go,
+        what_comes_while_a_new_latest_group_is_away_is_read = beginning::away,
+        a_latest_group_reads_added_partitions_from_their_beginning = beginning::added_partitions,
+        a_latest_group_goes_to_the_oldest_message_when_out_of_range = beginning::out_of_range,
+        a_latest_group_that_has_members_skips_nothing = beginning::with_members,
+        old_offsets_in_a_topic_that_was_made_anew_mislead_nobody = topics::made_anew_unnoticed,
+        a_missing_topic_stops_no_other = topics::missing,
+        the_position_passes_markers_of_transactions = markers::passed,
+        a_member_without_a_delivery_passes_a_marker = markers::passed_without_a_delivery,
+        a_reader_of_fixed_partitions_beside_members_is_refused = fixed::with_members,
+    }
 }

@@ -65,6 +65,13 @@ async fn remake(group: &Group) -> Outcome {
         let made = admin.create_topics(&[TopicPlan::new(&group.topic, 1)]).await;
         Ok(when(made.is_ok() && admin.topics().await?.contains(&(group.topic.clone(), 1))))
     })
+    .await?;
+    // Its name is known before its partition takes messages.
+    eventually("the partition has a leader", || async {
+        let (consumer, topic) = (outsider(group)?, group.topic.clone());
+        let asked = move || consumer.fetch_watermarks(&topic, 0, conformance::session::PATIENCE).is_ok();
+        Ok(when(tokio::task::spawn_blocking(asked).await?))
+    })
     .await
 }
 

@@ -5,28 +5,18 @@ mod kafka;
 mod rabbitmq;
 mod sqs;
 
-use libtest_mimic::Trial;
 use message::{Connector, Message};
-use tests::{Backend, Outcome, Stage, trial};
+use tests::{Backend, Stage};
 use time::format_description::well_known::Rfc3339;
 
 use conformance::{relaying, sample};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        named(Backend::KafkaMock, |_| kafka::mock()),
-        named(Backend::Kafka, kafka::cluster),
-        named(Backend::Rabbitmq, rabbitmq::queue),
-        named(Backend::Sqs, |stage| sqs::queue(stage, Backend::Sqs)),
-        named(Backend::SqsFifo, |stage| sqs::queue(stage, Backend::SqsFifo)),
-    ]
-}
-
-fn named<F>(backend: Backend, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    trial(format!("wire/{backend}/a_plain_client_finds_every_field"), &[backend], body)
+tests::cases! { "wire/{on}/{case}":
+    kafka_mock { a_plain_client_finds_every_field = kafka::mock }
+    kafka { a_plain_client_finds_every_field = kafka::cluster }
+    rabbitmq { a_plain_client_finds_every_field = rabbitmq::queue }
+    sqs { a_plain_client_finds_every_field = |stage: Stage| sqs::queue(stage, Backend::Sqs) }
+    sqs_fifo { a_plain_client_finds_every_field = |stage: Stage| sqs::queue(stage, Backend::SqsFifo) }
 }
 
 /// Publishes a message that uses every field and one that uses none. Returns both.

@@ -8,7 +8,7 @@ mod transactions;
 use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
 use tests::trial::at_night;
-use tests::{Backend, trial};
+use tests::{Backend, Outcome, Stage, trial};
 
 /// A feature and its levels. The first level is the default, or means that the feature is off.
 type Factor = (&'static str, &'static [&'static str]);
@@ -40,29 +40,27 @@ fn levels() -> Vec<usize> {
     FACTORS.iter().map(|(_, levels)| levels.len()).collect()
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = vec![trial("features/every_two_levels_meet", &[], |_| async {
-        let (rows, mut missing) = (pairs::rows(&levels()), pairs::pairs(&levels()));
-        let count = missing.len();
-        for pair in rows.iter().flat_map(|row| pairs::met(row)) {
-            missing.remove(&pair);
-        }
-        assert!(missing.is_empty(), "{missing:?}");
-        println!("{count} pairs meet in {} rows", rows.len());
-        Ok(())
-    })];
-    let mut on_postgres = Vec::new();
-    for (number, row) in pairs::rows(&levels()).into_iter().enumerate() {
-        let same = row.clone();
-        on_postgres.push(trial(
-            format!("features/postgres/{number:02}"),
-            &[Backend::Postgres],
-            |stage| async { scene::plays::<Postgres>(stage, row).await },
-        ));
-        trials.push(trial(format!("features/sqlite/{number:02}"), &[], |stage| async {
-            scene::plays::<Sqlite>(stage, same).await
-        }));
+tests::cases! { "features/{case}":
+    anywhere { every_two_levels_meet }
+    also { rows(Backend::Sqlite, scene::plays::<Sqlite>), at_night(rows(Backend::Postgres, scene::plays::<Postgres>)) }
+}
+
+async fn every_two_levels_meet() {
+    let (rows, mut missing) = (pairs::rows(&levels()), pairs::pairs(&levels()));
+    let count = missing.len();
+    for pair in rows.iter().flat_map(|row| pairs::met(row)) {
+        missing.remove(&pair);
     }
-    trials.extend(at_night(on_postgres));
-    trials
+    assert!(missing.is_empty(), "{missing:?}");
+    println!("{count} pairs meet in {} rows", rows.len());
+}
+
+/// Returns a trial for each row of levels.
+fn rows<F>(on: Backend, plays: fn(Stage, Vec<usize>) -> F) -> Vec<Trial>
+where
+    F: Future<Output = Outcome> + 'static,
+{
+    let trial =
+        |(number, row)| trial(format!("features/{on}/{number:02}"), &[on], move |stage| plays(stage, row));
+    pairs::rows(&levels()).into_iter().enumerate().map(trial).collect()
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::memory::Broker;
-use engine::{DeadPolicy, EngineOptions, Filter, RetryPolicy, Rule};
+use engine::{DeadPolicy, EngineOptions, Filter, Rule};
 use futures_util::future::BoxFuture;
 use idempotency::{ClaimOptions, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
@@ -264,7 +264,9 @@ impl<DB: Dialect> Scene<DB> {
         let passes = self.row.is("after a dead message", "pass");
         let settings = move |settings: &mut EngineOptions| {
             settings.lease_ttl = Duration::from_secs(2);
-            settings.retry = RetryPolicy::default().backoff(SOON).attempts_max(2);
+            settings.retry_initial = SOON.first;
+            settings.retry_max = SOON.max;
+            settings.attempts_max = 2;
             settings.page_entries = 7;
             settings.checkpoint_interval = Duration::from_millis(20);
             settings.on_dead = if passes { DeadPolicy::Pass } else { DeadPolicy::Hold };
@@ -480,7 +482,7 @@ impl<DB: Dialect> Scene<DB> {
     /// Sends all published messages again, as an operator does.
     async fn replay(&self) -> Outcome {
         let operator = Operator::new("ann", Role::Operator);
-        let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
+        let signed = Signed { operator: operator.clone(), note: String::from("a test") };
         for (name, _) in &self.admins {
             let url = &self.database.url;
             // The relays connect to the scene's own broker.
@@ -580,7 +582,7 @@ impl<DB: Dialect> Scene<DB> {
                 Decision::Requeue
             };
             let (actor, note) = (String::from("ann"), String::from("a test"));
-            let decree = OperatorDecision { decision, actor, note, selection: None };
+            let decree = OperatorDecision { decision, signature: Signature::new(actor, note) };
             let chosen: Vec<_> = dead.iter().map(ChosenEntry::from).collect();
             for verdict in admin.decide(name, &chosen, decree).await? {
                 verdict?;

@@ -12,7 +12,7 @@ use crate::inbox::database::{Database, TestDatabase};
 use inbox::{HandlerError, Reason, Received, Tx};
 use migrations::Dialect as Name;
 
-cases! { "inbox/runner":
+tests::cases! { "inbox/runner/{on}/{case}":
     every {
         a_batch_function_gets_events_that_follow_each_other,
         the_event_on_which_a_batch_function_fails_dies_alone,

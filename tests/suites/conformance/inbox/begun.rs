@@ -14,7 +14,7 @@ use crate::inbox::dead_letters::{WORKS, billing, delivery, store_dead_letter};
 use crate::inbox::held_keys::{SOON, signature};
 use crate::inbox::message;
 
-cases! { "inbox/begun":
+tests::cases! { "inbox/begun/{on}/{case}":
     on_postgres {
         a_dropped_consumer_leaves_no_transaction,
         a_late_begin_of_a_consumer_loses_no_later_write,

@@ -20,7 +20,7 @@ use message::{Chunk, Committed, Fingerprint, Message, PayloadEncoding, SizeLimit
 use migrations::Dialect as Name;
 use rand::seq::SliceRandom as _;
 
-cases! { "inbox/chunks":
+tests::cases! { "inbox/chunks/{on}/{case}":
     every {
         chunks_between_others_take_effect_once_in_the_order_of_their_key,
         any_order_and_any_repetition_gives_the_whole_once,

@@ -20,7 +20,7 @@ use time::OffsetDateTime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-cases! { "inbox/runner":
+tests::cases! { "inbox/runner/{on}/{case}":
     every {
         events_reach_the_function_of_their_kind,
         a_function_sees_attempt_tenant_and_times,

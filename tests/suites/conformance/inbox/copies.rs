@@ -12,7 +12,7 @@ use crate::inbox::dead_letters::{WORKS, billing, store_dead_letter};
 use crate::inbox::failures::dead_letters;
 use crate::inbox::message_of;
 
-cases! { "inbox/copies":
+tests::cases! { "inbox/copies/{on}/{case}":
     every {
         two_messages_with_one_id_that_are_too_old_are_two_dead_letters,
         a_copy_of_a_stopped_message_waits_for_the_one_that_stopped_it,

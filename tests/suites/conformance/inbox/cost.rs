@@ -11,29 +11,18 @@ use inbox::{
     Admission, AfterDeadLetter, Candidate, Handler, HandlerError, Inbox, InboxOptions, InboxTransaction,
     Reason, RedriveOptions, Redriven, Resolution, Tenant, Tx,
 };
-use libtest_mimic::Trial;
 use message::Message;
 use sqlx::postgres::{PgPoolOptions, PgSslMode};
 use sqlx::{PgPool, Postgres};
 use tests::log_capture::{LogCapture, PING, PREPARE};
-use tests::{Backend, Failure, Outcome, Stage, trial};
+use tests::{Failure, Outcome, Stage};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres];
-    let looked_up = "inbox/cost/postgres/a_batch_of_any_length_is_looked_up_by_the_index";
-    let held = "inbox/cost/postgres/a_key_is_looked_up_past_nothing_that_does_not_hold_it";
-    let said = "inbox/cost/postgres/a_message_costs_one_statement_more";
-    vec![
-        trial(looked_up, &needs, |_| async {
-            super::each::<Postgres>(a_batch_of_any_length_is_looked_up_by_the_index).await;
-            Ok(())
-        }),
-        trial(held, &needs, |_| async {
-            super::each::<Postgres>(a_key_is_looked_up_past_nothing_that_does_not_hold_it).await;
-            Ok(())
-        }),
-        trial(said, &needs, a_message_costs_one_statement_more),
-    ]
+tests::cases! { "inbox/cost/{on}/{case}":
+    on_postgres {
+        a_batch_of_any_length_is_looked_up_by_the_index,
+        a_key_is_looked_up_past_nothing_that_does_not_hold_it,
+    }
+    postgres { a_message_costs_one_statement_more }
 }
 
 /// Returns how many rows full scans of the days have read so far, in all sessions.

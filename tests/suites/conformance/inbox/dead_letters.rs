@@ -14,7 +14,7 @@ use inbox::{
 };
 use message::{ContentType, Delivery, DeliveryToken, Malformed, Message, TraceContext};
 
-cases! { "inbox/dead_letters":
+tests::cases! { "inbox/dead_letters/{on}/{case}":
     every {
         a_dead_letter_holds_the_whole_message,
         a_dead_letter_is_stored_once_and_its_deliveries_are_counted,
@@ -489,10 +489,10 @@ async fn what_cannot_be_redriven_is_refused_and_can_be_discarded<DB: TestDatabas
     let decisions = inbox.decisions(std::num::NonZeroU32::MIN).await.unwrap();
     let [decision] = &decisions[..] else { panic!("{decisions:?}") };
     assert_eq!(
-        (decision.dead_letter, decision.action, &decision.signature),
+        (decision.subject.dead_letter, decision.action, &decision.signature),
         (id, Action::Discard, &signature())
     );
-    assert_eq!(decision.outcome.as_deref(), Some("discarded"));
+    assert_eq!(decision.subject.outcome.as_deref(), Some("discarded"));
     assert_eq!(inbox.decisions_of(&[nowhere, id], std::num::NonZeroU32::MIN).await.unwrap(), decisions);
     assert_eq!(inbox.decisions_of(&[nowhere], std::num::NonZeroU32::MIN).await.unwrap(), []);
 }

@@ -19,7 +19,7 @@ use crate::inbox::failures::{BATCHES, in_batches, until};
 use crate::inbox::held_keys::{Rejects, SOON, of, settled, signature};
 use crate::inbox::{consumer, message, message_of, scope};
 
-cases! { "inbox/ended":
+tests::cases! { "inbox/ended/{on}/{case}":
     every {
         what_is_staged_after_the_end_of_its_transaction_does_not_leave,
         a_handler_that_ends_its_transaction_is_given_up,
@@ -130,7 +130,7 @@ async fn a_requested_redrive_that_ends_its_transaction_is_not_reported_as_applie
     let outcome = async || {
         let decisions = inbox.decisions(std::num::NonZeroU32::MIN).await.unwrap();
         assert_eq!(decisions[0].action, Action::Redrive);
-        decisions[0].outcome.clone()
+        decisions[0].subject.outcome.clone()
     };
     until("the request has an outcome", async || outcome().await.is_some()).await;
     let outcome = outcome().await.unwrap();

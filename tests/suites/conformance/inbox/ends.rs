@@ -21,7 +21,7 @@ use inbox::{
 use message::{Message, OrderingKey};
 use tokio::sync::watch;
 
-cases! { "inbox/ends":
+tests::cases! { "inbox/ends/{on}/{case}":
     every {
         a_message_that_ends_its_process_is_given_up_alone,
         a_message_in_chunks_that_ends_its_process_is_given_up_whole,
@@ -272,7 +272,7 @@ async fn a_redrive_that_ends_its_process_is_given_up<DB: TestDatabase>(database:
         let one = NonZeroU32::MIN;
         let is_given_up = async || {
             let decisions = inbox.decisions(one).await.unwrap();
-            decisions[0].outcome.as_ref().is_some_and(|outcome| outcome.contains("5 processes ended"))
+            decisions[0].subject.outcome.as_ref().is_some_and(|outcome| outcome.contains("5 processes ended"))
         };
         let mut ended = 0;
         while redrive(&inbox, &broker, &is_given_up).await {

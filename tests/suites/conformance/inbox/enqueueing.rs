@@ -20,7 +20,7 @@ use message::{Message, OrderingKey};
 use outbox::{EnqueueError, NewMessage, Outbox};
 use sqlx::Connection as _;
 
-cases! { "inbox/enqueueing":
+tests::cases! { "inbox/enqueueing/{on}/{case}":
     every {
         what_a_handler_enqueues_leaves_once_with_its_effect,
         a_swallowed_enqueue_error_rejects_the_message,

@@ -23,7 +23,7 @@ use sqlx::Postgres;
 use sqlx::postgres::PgSslMode;
 use tests::{Counters, eventually};
 
-cases! { "inbox/failures":
+tests::cases! { "inbox/failures/{on}/{case}":
     every {
         handlers_that_hang_are_ended_and_dead_lettered,
         a_handler_that_blocks_its_thread_is_told,
@@ -42,9 +42,7 @@ cases! { "inbox/failures":
         a_session_that_became_read_only_is_not_lent_again_on_postgres,
         processes_carry_out_different_requests_at_once_on_postgres,
     }
-    on_postgres_at_night {
-        a_database_host_that_is_gone_stops_no_consumer_on_postgres,
-    }
+    night on_postgres { a_database_host_that_is_gone_stops_no_consumer_on_postgres }
 }
 
 pub(super) const BATCHES: [Option<NonZeroUsize>; 2] = [None, NonZeroUsize::new(4)];
@@ -248,11 +246,11 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     let options = RedriveOptions::default();
     let request = async |at: usize| inbox.request_redrive(dead[at].id, options, &signature).await.unwrap();
     let decided = async || inbox.decisions(std::num::NonZeroU32::new(10).unwrap()).await.unwrap();
-    let done = async || decided().await.iter().all(|decision| decision.done_at.is_some());
+    let done = async || decided().await.iter().all(|decision| decision.subject.done_at.is_some());
     // Not repaired yet: the failure is reported, and the dead letter stays open.
     assert_eq!(request(0).await, Requested::Now);
     until("the requests are carried out", done).await;
-    let outcome = decided().await[0].outcome.clone();
+    let outcome = decided().await[0].subject.outcome.clone();
     assert_eq!(outcome.as_deref(), Some("the handler failed again: broken"));
     assert_eq!(dead_letters(&inbox).await.len(), 2);
     repaired.store(true, Ordering::Release);
@@ -267,9 +265,13 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     effects.sort_unstable();
     assert_eq!(effects, ["one", "two"]);
     let decided = decided().await;
-    assert_eq!(decided.iter().filter(|d| d.outcome.as_deref() == Some("applied")).count(), 2, "{decided:?}");
+    assert_eq!(
+        decided.iter().filter(|d| d.subject.outcome.as_deref() == Some("applied")).count(),
+        2,
+        "{decided:?}"
+    );
     assert!(decided.iter().all(|decision| decision.signature == signature));
-    assert_eq!(decided[0].consumer, consumer("billing").as_str());
+    assert_eq!(decided[0].subject.consumer, consumer("billing").as_str());
 }
 
 /// Goal: an operator who accepts a late message is not ignored because a request that does not is
@@ -311,7 +313,11 @@ async fn a_request_that_accepts_late_messages_replaces_one_that_does_not<DB: Tes
     let told: Vec<_> = decided
         .iter()
         .map(|decision| {
-            (decision.signature.actor.as_str(), decision.accept_late, decision.outcome.as_deref())
+            (
+                decision.signature.actor.as_str(),
+                decision.subject.accept_late,
+                decision.subject.outcome.as_deref(),
+            )
         })
         .collect();
     let replaced = Some("replaced by a request that accepts late messages");
@@ -578,7 +584,12 @@ async fn processes_carry_out_different_requests_at_once_on_postgres(database: &D
         process.stop().await;
     }
     assert_eq!(effects().await, ["quick", "slow"]);
-    let outcomes: Vec<_> =
-        inbox.decisions(std::num::NonZeroU32::MAX).await.unwrap().into_iter().map(|it| it.outcome).collect();
+    let outcomes: Vec<_> = inbox
+        .decisions(std::num::NonZeroU32::MAX)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|it| it.subject.outcome)
+        .collect();
     assert_eq!(outcomes, [Some(String::from("applied")), Some(String::from("applied"))]);
 }

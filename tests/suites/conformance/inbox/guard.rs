@@ -15,7 +15,7 @@ use inbox::{
 };
 use message::{Committed, Fault, Fingerprint, Message, Source};
 
-cases! { "inbox/guard":
+tests::cases! { "inbox/guard/{on}/{case}":
     every {
         racing_consumers_apply_once,
         a_waiting_consumer_takes_over_after_a_rollback,
@@ -491,7 +491,7 @@ async fn a_swallowed_error_on_postgres_gives_no_proof(database: &Database<sqlx::
     let message = message("swallowed");
     assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
     assert!(sqlx::Postgres::sql(&mut tx, "SELECT 1 / 0").await.is_err());
-    assert!(matches!(tx.commit().await, Err(CommitError::RolledBack { source: Some(_), .. })));
+    assert!(matches!(tx.commit().await, Err(CommitError::Refused { .. })));
     let confirmed = inbox.confirm(&consumer("billing"), &Tenant::none(), &message).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })));
 }
@@ -545,7 +545,7 @@ async fn a_deferred_trigger_that_fails_is_the_cause_on_postgres(database: &Datab
         let mut tx = inbox.begin().await.unwrap();
         assert!(matches!(admit(&mut tx, "billing", &message).await.unwrap(), Admission::Fresh(_)));
         sqlx::Postgres::apply(&mut tx, "billing", &message).await.unwrap();
-        let Err(CommitError::RolledBack { source: Some(cause), .. }) = tx.commit().await else {
+        let Err(CommitError::Refused { source: cause, .. }) = tx.commit().await else {
             panic!("{work}: not rolled back with a cause");
         };
         let cause = message::error_text::chain(&*cause).to_string();

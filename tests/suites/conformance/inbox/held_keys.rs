@@ -21,7 +21,7 @@ use inbox::{
 use message::{Delivery, DeliveryToken, Message, OrderingKey, Topic};
 use migrations::Dialect as Name;
 
-cases! { "inbox/held_keys":
+tests::cases! { "inbox/held_keys/{on}/{case}":
     every {
         by_default_the_key_goes_on,
         what_comes_behind_a_dead_letter_follows_it_in_order,

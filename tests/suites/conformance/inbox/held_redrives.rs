@@ -22,7 +22,7 @@ use message::{ContentType, Delivery, DeliveryToken, EventType, Message, Ordering
 use migrations::{Dialect as Name, Template};
 use sqlx::Postgres;
 
-cases! { "inbox/held_redrives":
+tests::cases! { "inbox/held_redrives/{on}/{case}":
     every {
         a_held_message_waits_for_a_process_that_knows_its_kind,
         a_redrive_passes_no_earlier_dead_letter_where_keys_are_held,
@@ -151,11 +151,12 @@ async fn a_redrive_passes_no_earlier_dead_letter_where_keys_are_held<DB: TestDat
             assert_eq!(requested, Requested::Now);
         }
         let done = async || inbox.decisions(10.try_into().unwrap()).await.unwrap();
-        until("both were carried out", async || done().await.iter().all(|one| one.done_at.is_some())).await;
+        until("both were carried out", async || done().await.iter().all(|one| one.subject.done_at.is_some()))
+            .await;
     };
     ask().await;
     let outcomes: Vec<_> = inbox.decisions(2.try_into().unwrap()).await.unwrap();
-    let told = |at: usize| outcomes[at].outcome.clone().unwrap_or_default();
+    let told = |at: usize| outcomes[at].subject.outcome.clone().unwrap_or_default();
     assert!(told(1).contains("no such price"), "{}", told(1));
     assert!(told(0).contains(&format!("held behind dead letter {first}")), "{}", told(0));
     assert!(effects(database).await.is_empty());
@@ -473,11 +474,12 @@ async fn a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres(da
     assert_eq!(request(&inbox, of(&letters, "late")).await, Requested::Now);
     let running = start(builder(&inbox, &Broker::new([]), Effect::works()).redrive_interval(SOON));
     let decisions = async || inbox.decisions(10.try_into().unwrap()).await.unwrap();
-    until("it is carried out", async || decisions().await.iter().all(|one| one.done_at.is_some())).await;
+    until("it is carried out", async || decisions().await.iter().all(|one| one.subject.done_at.is_some()))
+        .await;
     running.stop().await;
     let decisions = decisions().await;
     let [decision] = &decisions[..] else { panic!("{decisions:?}") };
-    assert_eq!(decision.outcome.as_deref(), Some("applied"));
+    assert_eq!(decision.subject.outcome.as_deref(), Some("applied"));
     assert_eq!(effects(database).await, ["late"]);
     assert!(dead_letters(&inbox).await.is_empty());
 }

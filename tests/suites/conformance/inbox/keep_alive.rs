@@ -11,7 +11,7 @@ use super::consumer;
 use super::database::{Database, TestDatabase};
 use super::runner::Effect;
 
-cases! { "inbox/keep_alive":
+tests::cases! { "inbox/keep_alive/{on}/{case}":
     every { a_keep_alive_that_comes_too_late_is_refused_at_the_start }
 }
 

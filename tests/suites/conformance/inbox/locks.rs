@@ -22,7 +22,7 @@ use sqlx::postgres::PgPoolOptions;
 use tests::Outcome;
 use uuid::Uuid;
 
-cases! { "inbox/locks":
+tests::cases! { "inbox/locks/{on}/{case}":
     on_postgres {
         a_call_locks_the_days_of_its_messages_alone_on_postgres,
         operators_lock_dead_letters_in_one_order_on_postgres,
@@ -233,6 +233,6 @@ async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(dat
     redrive.rollback().await.unwrap();
     let decisions = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
     assert_eq!(decisions.len(), 4, "{decisions:?}");
-    assert!(decisions.iter().all(|decision| decision.dead_letter != id), "{decisions:?}");
+    assert!(decisions.iter().all(|decision| decision.subject.dead_letter != id), "{decisions:?}");
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
 }

@@ -15,7 +15,7 @@ use inbox::{
 };
 use uuid::Uuid;
 
-cases! { "inbox/many":
+tests::cases! { "inbox/many/{on}/{case}":
     every {
         letters_are_chosen_by_all_conditions_of_a_filter,
         many_requests_get_the_answers_of_single_ones,
@@ -132,7 +132,7 @@ async fn requests_are_stored_in_the_given_order<DB: TestDatabase>(database: &Dat
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Requested::Now))), "{answers:?}");
     let mut decisions = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
     decisions.sort_by_key(|decision| decision.number);
-    assert_eq!(decisions.iter().map(|decision| decision.dead_letter).collect::<Vec<_>>(), given);
+    assert_eq!(decisions.iter().map(|decision| decision.subject.dead_letter).collect::<Vec<_>>(), given);
 }
 
 /// Goal: a confirmation that is sent twice, even after its dead letter failed again, is one

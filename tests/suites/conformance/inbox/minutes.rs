@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::broker::Broker;
 use super::database::{Database, TestDatabase};
+use super::message;
 use super::runner::{Effect, builder, start};
-use super::{each, message};
+use inbox::HandlerError;
 use migrations::Dialect as Name;
 use sqlx::Postgres;
 
-cases! { "inbox/minutes":
+tests::cases! { "inbox/minutes/{on}/{case}":
     every {
         duplicates_are_told_by_the_tables,
+        a_rejected_message_was_not_applied,
         minutes_are_forgotten_after_a_day,
     }
-    postgres {
-        without_the_right_to_count_everything_else_goes_on_on_postgres,
-    }
+    on_postgres { without_the_right_to_count_everything_else_goes_on_on_postgres }
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -46,6 +46,23 @@ async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database
     assert_eq!(all[0].duplicate_rate(), Some(0.75));
 }
 
+/// Goal: an operator does not read that a consumer applies messages while it rejects all of them.
+/// Oracle: a consumer whose only message is dead-lettered, and then one with an effect.
+async fn a_rejected_message_was_not_applied<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for (effect, applied) in
+        [(Effect::new(|_, _| Err(HandlerError::reject("never"))), 0), (Effect::works(), 1)]
+    {
+        let broker = Broker::new([message(&format!("{applied}"))]);
+        let running = start(builder(&inbox, &broker, effect));
+        broker.drained().await;
+        running.stop().await;
+        let all = inbox.activity(HOUR).await.unwrap();
+        assert_eq!((all[0].applied, all[0].dead), (applied, 1), "{all:?}");
+        assert_eq!(all[0].last_applied_at.is_some(), applied > 0, "{all:?}");
+    }
+}
+
 async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let mut tx = database.admin.begin().await.unwrap();
@@ -69,21 +86,18 @@ async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database
 
 /// Oracle: effects, maintenance and the other figures of a consumer whose role has no rights on the
 /// new table.
-async fn without_the_right_to_count_everything_else_goes_on_on_postgres() {
-    each::<Postgres>(async |database| {
-        let inbox = database.inbox().await;
-        let mut tx = database.admin.begin().await.unwrap();
-        let revoke = format!("REVOKE ALL ON inbox_minute FROM {}", tests::Role::Consumer.user());
-        Postgres::sql(&mut tx, revoke.leak()).await.unwrap();
-        tx.commit().await.unwrap();
-        let one = message("one");
-        let broker = Broker::new([one.clone(), one]);
-        let running = start(builder(&inbox, &broker, Effect::works()));
-        broker.drained().await;
-        running.stop().await;
-        inbox.maintain().await.unwrap();
-        let all = inbox.activity(HOUR).await.unwrap();
-        assert_eq!((all[0].applied, all[0].duplicate_rate()), (1, None), "{all:?}");
-    })
-    .await;
+async fn without_the_right_to_count_everything_else_goes_on_on_postgres(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut tx = database.admin.begin().await.unwrap();
+    let revoke = format!("REVOKE ALL ON inbox_minute FROM {}", tests::Role::Consumer.user());
+    Postgres::sql(&mut tx, revoke.leak()).await.unwrap();
+    tx.commit().await.unwrap();
+    let one = message("one");
+    let broker = Broker::new([one.clone(), one]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    inbox.maintain().await.unwrap();
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!((all[0].applied, all[0].duplicate_rate()), (1, None), "{all:?}");
 }

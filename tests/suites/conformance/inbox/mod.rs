@@ -30,47 +30,19 @@ mod runner;
 mod services;
 mod waiting;
 
-use std::time::Duration;
-
 use database::{Database, TestDatabase};
 use inbox::{ConsumerName, Tenant};
 use message::{ContentType, EventType, Message, MessageId, OrderingKey, Topic};
+use tests::Stage;
 use time::OffsetDateTime;
 
-pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-    [
-        batch_functions::trials(),
-        begun::trials(),
-        chunks::trials(),
-        consumer::trials(),
-        copies::trials(),
-        cost::trials(),
-        dead_letters::trials(),
-        ended::trials(),
-        ends::trials(),
-        enqueueing::trials(),
-        failures::trials(),
-        guard::trials(),
-        held_keys::trials(),
-        held_redrives::trials(),
-        keep_alive::trials(),
-        locks::trials(),
-        many::trials(),
-        metrics::trials(),
-        minutes::trials(),
-        moved::trials(),
-        retention::trials(),
-        runner::trials(),
-        services::trials(),
-        waiting::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+tests::cases! {
+    modules {
+        batch_functions, begun, chunks, consumer, copies, cost, dead_letters, ended, ends,
+        enqueueing, failures, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
+        minutes, moved, retention, runner, services, waiting,
+    }
 }
-
-/// Long enough for a loaded machine; reached only when something hangs.
-pub const DEADLINE: Duration = Duration::from_secs(240);
 
 pub fn consumer(name: &str) -> ConsumerName {
     ConsumerName::new(name).unwrap()
@@ -99,13 +71,8 @@ pub fn message_of(at: OffsetDateTime, payload: &str) -> Message {
 }
 
 /// Runs a case on its own database, and removes the database.
-pub(crate) async fn on<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
+pub(crate) async fn each<DB: TestDatabase>(_: Stage, case: impl AsyncFnOnce(&Database<DB>)) {
     let database = DB::create().await;
     case(&database).await;
     DB::remove(database).await;
-}
-
-/// Does the same within a deadline.
-pub(crate) async fn each<DB: TestDatabase>(case: impl AsyncFnOnce(&Database<DB>)) {
-    on::<DB>(async |database| tokio::time::timeout(DEADLINE, case(database)).await.unwrap()).await;
 }

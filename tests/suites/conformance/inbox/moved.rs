@@ -20,15 +20,14 @@ use crate::inbox::broker::Broker;
 use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::failures::{dead_letters, until};
 use crate::inbox::message;
+use tests::Stage;
 
-cases! { "inbox/moved":
+tests::cases! { "inbox/moved/{on}/{case}":
     on_postgres {
         a_process_that_has_not_begun_yet_is_not_counted_as_ended_on_postgres,
         a_message_that_moves_takes_effect_at_repeatable_read_on_postgres,
     }
-    postgres {
-        a_message_that_moves_stops_no_process_and_counts_none_on_postgres,
-    }
+    postgres { a_message_that_moves_stops_no_process_and_counts_none_on_postgres }
 }
 
 const MOVES: &[u8] = b"moves";
@@ -89,9 +88,9 @@ fn process(inbox: &Inbox<Postgres>, broker: &Broker, handler: &Long) -> JoinHand
 /// counted against the message, and the processes still do other work. When the first process ends
 /// after all, that counts once. Oracle: the other messages that each process handles with its one
 /// worker; the count in the database; the effects.
-async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres() {
+async fn a_message_that_moves_stops_no_process_and_counts_none_on_postgres(stage: Stage) {
     for is_ended in [false, true] {
-        super::on(async |database| a_message_moves(database, is_ended).await).await;
+        super::each(stage.clone(), async |database| a_message_moves(database, is_ended).await).await;
     }
 }
 

@@ -14,8 +14,9 @@ use inbox::{
 };
 use message::Message;
 use migrations::Dialect as Name;
+use tests::Stage;
 
-cases! { "inbox/retention":
+tests::cases! { "inbox/retention/{on}/{case}":
     every {
         a_replay_after_expiry_is_refused_by_every_process,
         many_processes_open_and_maintain_at_once,
@@ -33,9 +34,7 @@ cases! { "inbox/retention":
         a_day_that_is_gone_is_not_made_again_on_postgres,
         a_first_opening_by_a_clock_that_is_ahead_refuses_nothing_on_postgres,
     }
-    postgres {
-        days_are_forgotten_beside_open_transactions_on_postgres,
-    }
+    postgres { days_are_forgotten_beside_open_transactions_on_postgres }
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -130,9 +129,9 @@ async fn a_missing_schema_says_what_to_run<DB: TestDatabase>(database: &Database
 /// Goal: days are forgotten however long handlers take and however payloads are compared, and their
 /// late messages are refused. Oracle: the result of maintenance beside an open transaction of
 /// today, and the answer of another process.
-async fn days_are_forgotten_beside_open_transactions_on_postgres() {
+async fn days_are_forgotten_beside_open_transactions_on_postgres(stage: Stage) {
     for payloads in [PayloadComparison::Bytes, PayloadComparison::CanonicalJson] {
-        super::on(async |database| days_are_forgotten(database, payloads).await).await;
+        super::each(stage.clone(), async |database| days_are_forgotten(database, payloads).await).await;
     }
 }
 

@@ -14,13 +14,13 @@ use crate::inbox::{consumer, keyed, message, message_of};
 use async_trait::async_trait;
 use inbox::{
     Backoff, Consumer, ConsumerBuilder, CrashPoint, DeadLetterQuery, Dialect, Handler, HandlerError, Inbox,
-    Reason, RedriveOptions, RunError, Shutdown, Tx,
+    Reason, RedriveOptions, RunError, Shutdown, Signature, Tx,
 };
 use message::{Malformed, Message, MessageId, OrderingKey};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-cases! { "inbox/runner":
+tests::cases! { "inbox/runner/{on}/{case}":
     every {
         every_message_takes_effect_once_in_the_order_of_its_key,
         a_batch_takes_effect_once_and_its_culprit_is_found,
@@ -41,6 +41,7 @@ cases! { "inbox/runner":
         a_panic_of_the_handler_is_a_failure,
     }
     on_postgres {
+        a_stop_begins_no_redrive_while_a_handler_runs_on_postgres,
         a_terminated_session_counts_no_attempt_on_postgres,
     }
 }
@@ -549,6 +550,47 @@ async fn a_stop_hands_back_what_waits_for_its_first_turn<DB: TestDatabase>(datab
     one_at_a_time(&inbox, &broker, handler).build().unwrap().run(shutdown).await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 1, "nothing begins after the stop");
     assert_eq!(broker.counts(), (1, 63, 1), "settled, handed back, closed");
+}
+
+/// Goal: a consumer that stops begins no redrive while it waits for a handler. Oracle: the calls of
+/// the handler. A message of the same key that is handed back shows that it stops; one more handler
+/// could run. Not on SQLite, where the first one keeps all other writers waiting.
+async fn a_stop_begins_no_redrive_while_a_handler_runs_on_postgres(database: &Database<sqlx::Postgres>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("broken")]);
+    let running = start(builder(&inbox, &broker, Effect::new(|_, _| Err(HandlerError::reject("broken")))));
+    broker.drained().await;
+    running.stop().await;
+    let dead = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().remove(0).id;
+
+    let broker = Broker::new([keyed("k", "one"), keyed("k", "two")]);
+    let shutdown = Shutdown::new();
+    let calls = Arc::new(AtomicU32::new(0));
+    let stop = shutdown.graceful.clone();
+    let queue = broker.clone();
+    let operator = inbox.clone();
+    let until = move |call: u32| {
+        let stop = stop.clone();
+        let queue = queue.clone();
+        let operator = operator.clone();
+        async move {
+            if call == 0 {
+                queue.in_hand(2).await;
+                stop.cancel();
+                queue.in_hand(1).await;
+                let by = Signature { actor: "ann".into(), note: "a test".into(), selection: None };
+                operator.request_redrive(dead, RedriveOptions::default(), &by).await.unwrap();
+                // Many of its intervals.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        }
+    };
+    let consuming = one_at_a_time(&inbox, &broker, Waits { until, calls: Arc::clone(&calls) })
+        .concurrency(const { NonZeroUsize::new(2).unwrap() })
+        .redrive_interval(Some(Duration::from_millis(5)));
+    consuming.build().unwrap().run(shutdown).await.unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 1, "a redrive began after the stop");
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), 1, "it waits");
 }
 
 /// Goal: what lost sessions leave behind does not grow with their number. Oracle: after the call

@@ -13,10 +13,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, Postgres};
 use tests::Backend;
 
-cases! { "inbox/services":
-    postgres {
-        services_cannot_touch_each_others_records,
-    }
+tests::cases! { "inbox/services/{on}/{case}":
+    postgres { services_cannot_touch_each_others_records }
 }
 
 /// A service. Its schema has its name, and its user is a member of its roles.

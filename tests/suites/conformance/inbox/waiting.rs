@@ -16,7 +16,7 @@ use crate::inbox::held_keys::{Rejects, holding, of, settled, signature, text};
 use crate::inbox::message;
 use crate::inbox::runner::{Effect, builder, start};
 
-cases! { "inbox/waiting":
+tests::cases! { "inbox/waiting/{on}/{case}":
     every {
         a_message_that_waits_through_many_sessions_is_given_up,
         a_held_message_that_waits_in_its_turn_is_given_up,

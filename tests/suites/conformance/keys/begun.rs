@@ -3,10 +3,10 @@
 use super::*;
 use crate::begun::Line;
 
-key_cases! { "keys/begun":
-    every {}
-    postgres {
-        a_dropped_list_leaves_no_transaction, a_late_begin_of_a_key_loses_no_later_write,
+tests::cases! { "keys/begun/{on}/{case}":
+    on_postgres {
+        a_dropped_list_leaves_no_transaction,
+        a_late_begin_of_a_key_loses_no_later_write,
     }
 }
 

@@ -8,21 +8,18 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use idempotency::http::{HeldTransaction, IdempotencyLayer};
 use inbox::Tenant;
-use libtest_mimic::Trial;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use tests::Outcome;
 use tests::log_capture::{LogCapture, PING, PREPARE};
 use tower_service::Service as _;
 
-pub(super) fn trials() -> Vec<Trial> {
-    let on = |name| format!("keys/cost/postgres/{name}");
-    let needs = &[Backend::Postgres];
-    vec![
-        trial(on("a_key_costs_two_round_trips"), needs, a_key_costs_two_round_trips),
-        trial(on("a_key_costs_the_same_however_many_there_are"), needs, however_many_there_are),
-        trial(on("forgetting_walks_no_key_that_waits_for_an_operator"), needs, however_many_wait),
-    ]
+tests::cases! { "keys/cost/{on}/{case}":
+    postgres {
+        a_key_costs_two_round_trips,
+        a_key_costs_the_same_however_many_there_are = however_many_there_are,
+        forgetting_walks_no_key_that_waits_for_an_operator = however_many_wait,
+    }
 }
 
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SELECT set_config('idle_in";

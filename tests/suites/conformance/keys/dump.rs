@@ -7,8 +7,8 @@ use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tests::Outcome;
 
-pub(super) fn trials() -> Vec<Trial> {
-    vec![trial("keys/dump/postgres/a_dump_delays_no_request", &[Backend::Postgres], delays_none)]
+tests::cases! { "keys/dump/{on}/{case}":
+    postgres { a_dump_delays_no_request = delays_none }
 }
 
 /// The maximum wait of a request for a lock. The server refuses statements that would wait longer.

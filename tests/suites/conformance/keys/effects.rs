@@ -14,7 +14,7 @@ use idempotency::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::Tenant;
 use outbox::{NewMessage, Outbox};
 
-key_cases! { "keys/effects":
+tests::cases! { "keys/effects/{on}/{case}":
     every {
         a_refusal_leaves_no_row_and_no_message_behind,
         a_broken_constraint_is_answered_and_stored_as_a_refusal,
@@ -27,9 +27,7 @@ key_cases! { "keys/effects":
         a_handler_hears_that_its_lease_is_lost,
         a_leased_handler_sees_whether_there_is_a_key,
     }
-    postgres {
-        a_hundred_refusals_at_once_run_once,
-    }
+    on_postgres { a_hundred_refusals_at_once_run_once }
 }
 
 /// Writes an order and its message before it finds out that the request must be refused.

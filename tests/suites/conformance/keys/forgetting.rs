@@ -7,7 +7,7 @@ use idempotency::OnExpired;
 use message::MessageId;
 use tests::Counters;
 
-key_cases! { "keys/forgetting":
+tests::cases! { "keys/forgetting/{on}/{case}":
     every {
         an_expired_key_is_free_whether_or_not_it_was_deleted,
         requests_that_race_over_the_boundary_take_effect_once,
@@ -21,9 +21,7 @@ key_cases! { "keys/forgetting":
         an_open_handle_forgets_by_itself,
         an_expired_lease_is_reported_once_with_its_policy,
     }
-    postgres {
-        a_service_changes_and_removes_no_outcome_that_counts,
-    }
+    on_postgres { a_service_changes_and_removes_no_outcome_that_counts }
 }
 
 async fn an_expired_key_is_free_whether_or_not_it_was_deleted<DB: Keys>(db: Database<DB>) {

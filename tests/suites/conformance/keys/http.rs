@@ -18,7 +18,7 @@ use inbox::Tenant;
 use tokio::sync::{Mutex, Semaphore};
 use tower_service::Service as _;
 
-key_cases! { "keys/http":
+tests::cases! { "keys/http/{on}/{case}":
     every {
         a_request_that_is_sent_again_gets_the_stored_response,
         what_cannot_be_done_is_answered_with_a_problem,
@@ -37,7 +37,7 @@ key_cases! { "keys/http":
         a_transaction_that_its_handler_ended_is_an_error,
         a_response_with_trailers_is_refused,
     }
-    postgres {
+    on_postgres {
         a_hundred_requests_at_once_run_once,
         a_service_whose_database_is_away_says_when_to_come_again,
     }

@@ -13,7 +13,7 @@ const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 /// Maximum lease.
 const LEASE_MAX: Duration = Duration::from_secs(86_400);
 
-key_cases! { "keys/lease":
+tests::cases! { "keys/lease/{on}/{case}":
     every {
         a_request_is_claimed_once_then_in_flight_then_replayed,
         another_request_under_the_key_is_a_conflict,
@@ -29,9 +29,7 @@ key_cases! { "keys/lease":
         every_scope_operation_and_key_is_its_own_request,
         an_expired_outcome_frees_the_key_and_fences_its_old_holder,
     }
-    postgres {
-        the_roles_isolation_level_does_not_matter,
-    }
+    on_postgres { the_roles_isolation_level_does_not_matter }
 }
 
 async fn a_request_is_claimed_once_then_in_flight_then_replayed<DB: Keys>(db: Database<DB>) {
@@ -196,8 +194,8 @@ async fn a_stuck_key_waits_for_the_operator<DB: Keys>(db: Database<DB>) {
     assert_eq!(column(&db, "never", "decided_by").await, ["alice"]);
     let audit = operator.decisions(some).await.unwrap();
     let told: Vec<_> =
-        audit.iter().map(|it| (it.id.key().as_str(), it.action, &*it.actor, &*it.note)).collect();
-    let by_alice = |key, action| (key, action, "alice", "asked the bank");
+        audit.iter().map(|it| (it.subject.key().as_str(), it.action, it.signature.clone())).collect();
+    let by_alice = |key, action| (key, action, Signature::new("alice", "asked the bank"));
     assert_eq!(told, [by_alice("never", Action::Discard), by_alice("again", Action::Release)]);
     assert!(matches!(claim("never").await, Claimed::Discarded { .. }));
     let Claimed::Acquired(holder) = claim("again").await else { panic!() };

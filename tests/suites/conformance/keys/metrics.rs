@@ -4,10 +4,8 @@ use tests::Counters;
 
 use super::*;
 
-key_cases! { "keys/metrics":
-    every {
-        every_metric_of_the_table_is_recorded,
-    }
+tests::cases! { "keys/metrics/{on}/{case}":
+    every { every_metric_of_the_table_is_recorded }
 }
 
 async fn every_metric_of_the_table_is_recorded<DB: Keys>(db: Database<DB>) {

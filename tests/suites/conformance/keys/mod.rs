@@ -16,56 +16,16 @@ mod transaction;
 mod unknown_commit;
 
 use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use libtest_mimic::Trial;
 use message::Fingerprint;
 use migrations::Template;
 use migrations::query::Query;
 use sqlx::{Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Role, Stage, trial};
+use tests::{Database, Dialect, Outcome, Role, Stage};
 
-/// Makes one trial for each case and database.
-macro_rules! key_cases {
-    (
-        $suite:literal: every { $($every:ident),* $(,)? } $(postgres { $($postgres:ident),* $(,)? })?
-        $(postgres_at_night { $($night:ident),* $(,)? })?
-    ) => {
-        pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
-            #[allow(unused_mut, reason = "most suites have no case of the night")]
-            let mut trials = vec![
-                $(
-                    super::case::<sqlx::Postgres, _>($suite, stringify!($every), async |db| $every(db).await),
-                    super::case::<sqlx::Sqlite, _>($suite, stringify!($every), async |db| $every(db).await),
-                )*
-                $($(super::case::<sqlx::Postgres, _>($suite, stringify!($postgres), async |db| $postgres(db).await),)*)?
-            ];
-            $(trials.extend(tests::trial::at_night(vec![
-                $(super::case::<sqlx::Postgres, _>($suite, stringify!($night), async |db| $night(db).await),)*
-            ]));)?
-            trials
-        }
-    };
-}
-use key_cases;
-
-pub(crate) fn trials() -> Vec<Trial> {
-    [
-        begun::trials(),
-        cost::trials(),
-        // A lock timeout of 100 ms decides, which a busy machine may exceed without a lock.
-        trial::at_night(dump::trials()),
-        effects::trials(),
-        forgetting::trials(),
-        http::trials(),
-        lease::trials(),
-        metrics::trials(),
-        trial::at_night(standby::trials()),
-        tokens::trials(),
-        transaction::trials(),
-        unknown_commit::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+tests::cases! {
+    modules { begun, cost, effects, forgetting, http, lease, metrics, tokens, transaction, unknown_commit }
+    // A lock timeout of 100 ms decides in `dump`, which a busy machine may exceed without a lock.
+    night modules { dump, standby }
 }
 
 /// The changes that tests make to the tables, in the SQL of each database.
@@ -115,20 +75,11 @@ impl Keys for Sqlite {
 }
 
 /// Runs a case on its own database, then checks for malformed rows.
-fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
-where
-    DB: Keys,
-    F: AsyncFnOnce(Database<DB>) + Send + 'static,
-{
-    let backend = DB::BACKEND;
-    trial(format!("{suite}/{backend}/{name}"), &[backend], |stage| async move {
-        let db = database::<DB>(&stage).await;
-        let admin = db.admin.clone();
-        body(db).await;
-        let mut connection = admin.acquire().await?;
-        assert_eq!(DB::texts(&mut connection, MALFORMED).await?, [""; 0], "rows that make no sense");
-        Ok(())
-    })
+async fn each<DB: Keys>(stage: Stage, case: impl AsyncFnOnce(Database<DB>)) -> Outcome {
+    let db = database::<DB>(&stage).await;
+    case(db.clone()).await;
+    assert_eq!(db.texts(MALFORMED).await?, [""; 0], "rows that make no sense");
+    Ok(())
 }
 
 /// Rows that no statement may leave behind, in any case. The tables themselves do not refuse all of

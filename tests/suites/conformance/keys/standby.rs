@@ -3,16 +3,14 @@
 
 use super::*;
 use crate::outbox::clusters::migrate;
-use inbox::CommitError;
 use migrations::Line;
+use outbox::CommitError;
 use proxy::Pass;
 use sqlx::Connection as _;
-use tests::cluster::NEEDS;
 use tests::{Cluster, Outcome, eventually};
 
-pub(super) fn trials() -> Vec<Trial> {
-    let name = "keys/standby/postgres/a_standby_that_lags_denies_no_commit";
-    vec![trial(name, &NEEDS, a_standby_that_lags_denies_no_commit)]
+tests::cases! { "keys/standby/{on}/{case}":
+    postgres + xtask { a_standby_that_lags_denies_no_commit }
 }
 
 /// The number of keys with an outcome.

@@ -10,7 +10,7 @@ use message::{Fault, MessageId};
 use tests::Counters;
 use time::OffsetDateTime;
 
-key_cases! { "keys/tokens":
+tests::cases! { "keys/tokens/{on}/{case}":
     every {
         a_token_outside_the_window_is_refused_with_both_times_and_counted,
         a_record_answers_whatever_the_tokens_time,

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::*;
-use inbox::CommitError;
+use outbox::CommitError;
 
-key_cases! { "keys/transaction":
+use super::*;
+
+tests::cases! { "keys/transaction/{on}/{case}":
     every {
         racing_requests_take_effect_once,
         what_is_rolled_back_leaves_the_key_free,
@@ -15,7 +16,7 @@ key_cases! { "keys/transaction":
         a_lease_that_expired_is_taken_over_by_a_transaction,
         what_was_taken_over_and_refused_is_stored_as_refused,
     }
-    postgres {
+    on_postgres {
         a_key_that_a_transaction_holds_is_in_flight,
         what_has_ended_is_replayed_also_while_somebody_looks,
         a_swallowed_error_stores_nothing,
@@ -84,7 +85,7 @@ async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<
     DB::execute(&mut tx, "ROLLBACK").await.unwrap();
     DB::execute(&mut tx, "BEGIN").await.unwrap();
     let committed = tx.commit(Ending::Succeeded, b"x").await;
-    assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
+    assert!(matches!(committed, Err(CommitError::Ended)), "{committed:?}");
     assert_eq!(run(&keys, "k").await, "acquired");
 }
 
@@ -111,7 +112,7 @@ async fn a_transaction_that_was_ended_by_a_dropped_begin_stores_nothing<DB: Keys
     DB::apply(&mut tx, String::from("k")).await.unwrap();
     tests::drop_a_begin(&mut **tx).await;
     let committed = tx.commit(Ending::Succeeded, b"x").await;
-    assert!(matches!(committed, Err(CommitError::RolledBack { source: None, .. })), "{committed:?}");
+    assert!(matches!(committed, Err(CommitError::Ended)), "{committed:?}");
     // The lock is released when the connection is back in the pool.
     let ran = tests::eventually("the key is free", async || {
         let ran = run(&keys, "k").await;

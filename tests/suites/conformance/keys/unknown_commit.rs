@@ -1,20 +1,18 @@
 //! A commit whose answer is lost: a proxy between service and PostgreSQL cuts the connection around
 //! COMMIT.
 
+use outbox::CommitError;
+
 use super::*;
 use crate::outbox::unknown_commit::{Cut, cut_pool_of};
-use inbox::CommitError;
 
-key_cases! { "keys/unknown_commit":
-    every {}
-    postgres {
+tests::cases! { "keys/unknown_commit/{on}/{case}":
+    on_postgres {
         a_commit_that_happened_is_recognised,
         a_commit_that_never_arrived_is_told_and_leaves_the_key_free,
         a_claim_whose_lost_commit_still_runs_is_found_out,
     }
-    postgres_at_night {
-        a_database_host_that_is_gone_keeps_no_request,
-    }
+    night on_postgres { a_database_host_that_is_gone_keeps_no_request }
 }
 
 async fn cut(db: &Database<Postgres>, cut: Cut) -> (Result<(), CommitError>, IdempotencyKeys<Postgres>) {

@@ -1,45 +1,31 @@
 //! The schemas of worlds on PostgreSQL, and the order of messages of concurrent transactions.
 
 use checker::Promise;
-use libtest_mimic::Trial;
 use outbox::NewMessage;
 use sqlx::Postgres;
 use testkit::World;
 use testkit::postgres::remove_leftovers;
-use tests::trial::at_night;
-use tests::{Backend, Database, Dialect as _, Outcome, Role, Stage, trial};
+use tests::{Database, Dialect as _, Outcome, Role, Stage};
 
 use super::page;
 
-/// Makes one trial for each case. A case `at_night` creates the tables of many runs.
-macro_rules! schema_cases {
-    ($($case:ident),*; at_night: $($at_night:ident),* $(,)?) => {
-        pub(super) fn trials() -> Vec<Trial> {
-            let case = |name: &str| format!("kit/postgres/{name}");
-            let mut trials = vec![$(trial(case(stringify!($case)), &[Backend::Postgres], $case),)*];
-            trials.extend(at_night(vec![
-                $(trial(case(stringify!($at_night)), &[Backend::Postgres], $at_night),)*
-            ]));
-            trials
-        }
-    };
-}
-
-schema_cases! {
-    the_page_about_tests_is_right,
-    a_schema_is_removed_with_its_world,
-    a_schema_is_removed_although_its_tables_are_in_use,
-    a_schema_is_removed_after_a_panic,
-    a_schema_is_removed_by_a_test_with_one_thread,
-    leftovers_are_removed_and_running_worlds_stay,
-    a_role_needs_only_the_right_to_create_schemas,
-    the_tables_of_a_service_are_not_touched,
-    schemas_in_the_search_path_of_the_url_follow,
-    a_server_that_does_not_answer_is_named,
-    worlds_of_many_tests_are_built_at_once,
-    messages_of_concurrent_transactions_have_no_order,
-    messages_of_successive_transactions_have_an_order;
-    at_night: the_page_about_sagas_is_right,
+tests::cases! { "kit/{on}/{case}":
+    postgres {
+        the_page_about_tests_is_right,
+        a_schema_is_removed_with_its_world,
+        a_schema_is_removed_although_its_tables_are_in_use,
+        a_schema_is_removed_after_a_panic,
+        a_schema_is_removed_by_a_test_with_one_thread,
+        leftovers_are_removed_and_running_worlds_stay,
+        a_role_needs_only_the_right_to_create_schemas,
+        the_tables_of_a_service_are_not_touched,
+        schemas_in_the_search_path_of_the_url_follow,
+        a_server_that_does_not_answer_is_named,
+        worlds_of_many_tests_are_built_at_once,
+        messages_of_concurrent_transactions_have_no_order,
+        messages_of_successive_transactions_have_an_order,
+    }
+    night postgres { the_page_about_sagas_is_right }
 }
 
 /// The worlds of a database, and similar schemas.

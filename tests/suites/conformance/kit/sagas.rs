@@ -9,11 +9,13 @@ use sqlx::{Postgres, Sqlite};
 use testkit::sagas::{Everywhere, everywhere, everywhere_on};
 use tests::{Failure, Outcome};
 
-use super::{Kit, add, kit_cases};
+use super::{Kit, add};
 
-kit_cases! { "kit/sagas":
-    an_effect_outside_of_a_step_is_found;
-    postgres_at_night: every_end_is_the_undisturbed_one,
+tests::cases! { "kit/sagas/{on}/{case}":
+    databases { an_effect_outside_of_a_step_is_found }
+    // It creates the tables of many runs, which takes a minute on PostgreSQL.
+    night postgres { every_end_is_the_undisturbed_one = every_end_is_the_undisturbed_one::<Postgres> }
+    sqlite { every_end_is_the_undisturbed_one = every_end_is_the_undisturbed_one::<Sqlite> }
 }
 
 const COUNTER: &str = "CREATE TABLE counter (n bigint NOT NULL); INSERT INTO counter VALUES (100)";

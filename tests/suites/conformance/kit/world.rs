@@ -13,21 +13,22 @@ use outbox::NewMessage;
 use testkit::{CrashPoint, Loss, World, made_ago};
 use tests::{Failure, Outcome};
 
-use super::{Kit, add, kit_cases};
+use super::{Kit, add};
 
-kit_cases! { "kit/world":
-    duplicates_of_every_kind_take_effect_once,
-    batches_and_another_order_change_nothing,
-    crashes_of_consumers_and_of_the_relay_are_survived,
-    a_poisoned_message_is_parked_and_named,
-    what_does_not_come_to_rest_is_named,
-    a_replay_after_the_retention_is_refused,
-    a_message_that_comes_too_late_is_refused,
-    a_message_is_applied_once_per_scope,
-    without_the_guard_a_duplicate_is_found,
-    an_effect_that_is_missing_is_found,
-    the_builder_of_production_runs_in_a_world;
-    postgres_at_night:
+tests::cases! { "kit/world/{on}/{case}":
+    databases {
+        duplicates_of_every_kind_take_effect_once,
+        batches_and_another_order_change_nothing,
+        crashes_of_consumers_and_of_the_relay_are_survived,
+        a_poisoned_message_is_parked_and_named,
+        what_does_not_come_to_rest_is_named,
+        a_replay_after_the_retention_is_refused,
+        a_message_that_comes_too_late_is_refused,
+        a_message_is_applied_once_per_scope,
+        without_the_guard_a_duplicate_is_found,
+        an_effect_that_is_missing_is_found,
+        the_builder_of_production_runs_in_a_world,
+    }
 }
 
 /// A handler that counts messages in the database.

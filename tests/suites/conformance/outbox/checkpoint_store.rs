@@ -17,7 +17,7 @@ use outbox_log::{
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
-cases! { "outbox/checkpoint_store":
+tests::cases! { "outbox/checkpoint_store/{on}/{case}":
     every {
         a_held_lease_is_busy_and_an_expired_one_is_taken_over,
         a_fenced_holder_changes_nothing,
@@ -292,12 +292,8 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     let held = [park(4, ExceptionState::Held)];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &held).await.unwrap(), Fenced::Held);
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
-    let decree = |decision| OperatorDecision {
-        decision,
-        actor: "ops".into(),
-        note: "topic repaired".into(),
-        selection: None,
-    };
+    let decree =
+        |decision| OperatorDecision { decision, signature: outbox::Signature::new("ops", "topic repaired") };
     let decide =
         async |id, decision| admin.decide(&relay(), &[chosen(id)], decree(decision)).await.unwrap().remove(0);
 
@@ -324,12 +320,14 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     assert_eq!((&edited.payload[..], edited.headers.get("repaired")), (&b"repaired"[..], Some("yes")));
 
     let audit = admin.audit(&relay(), 10).await.unwrap();
-    let actions: Vec<_> = audit.iter().map(|r| (r.id.0, r.action.as_str(), r.actor.as_str())).collect();
+    let actions: Vec<_> =
+        audit.iter().map(|r| (r.subject.id.0, r.action.as_str(), &*r.signature.actor)).collect();
     assert_eq!(
         actions,
         [(3, "requeue", "ops"), (3, "edit", "ops"), (2, "discard", "ops"), (1, "requeue", "ops")]
     );
-    assert!(audit[1].digest_before.is_some() && audit[1].digest_before != audit[1].digest_after);
+    let edited = &audit[1].subject;
+    assert!(edited.digest_before.is_some() && edited.digest_before != edited.digest_after);
 }
 
 /// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
@@ -348,7 +346,7 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let decide = async |ids: &[i64], decision| {
         let chosen: Vec<_> = ids.iter().copied().map(chosen).collect();
         let (actor, note) = (String::from("ops"), String::from("no such topic"));
-        let decree = OperatorDecision { decision, actor, note, selection: None };
+        let decree = OperatorDecision { decision, signature: outbox::Signature::new(actor, note) };
         admin.decide(&relay(), &chosen, decree).await.unwrap()
     };
 
@@ -368,7 +366,7 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let edited = due.iter().find(|e| e.entry.id == EntryId(4)).unwrap().entry.message.as_ref().unwrap();
     assert_eq!(&edited.payload[..], b"repaired");
     let audit = admin.audit(&relay(), 10).await.unwrap();
-    let actions: Vec<_> = audit.iter().map(|r| (r.id.0, r.action.as_str())).collect();
+    let actions: Vec<_> = audit.iter().map(|r| (r.subject.id.0, r.action.as_str())).collect();
     assert_eq!(actions, [(4, "edit"), (1, "discard")]);
 }
 
@@ -388,12 +386,8 @@ async fn a_decision_whose_answer_is_lost_is_unknown(db: &Database<sqlx::Postgres
     )
     .await;
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
-    let decree = OperatorDecision {
-        decision: Decision::Requeue,
-        actor: "ops".into(),
-        note: "a test".into(),
-        selection: None,
-    };
+    let decree =
+        OperatorDecision { decision: Decision::Requeue, signature: outbox::Signature::new("ops", "a test") };
     let error = admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap_err();
     assert!(matches!(error, DecideError::Unknown(_)), "{error}");
     assert!(error.to_string().contains("list the messages again"), "{error}");
@@ -468,9 +462,7 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
-        actor: "ops".into(),
-        note: "sent by hand".into(),
-        selection: None,
+        signature: outbox::Signature::new("ops", "sent by hand"),
     };
     let moved = ChosenEntry { message_id: message_id(77).to_string(), ..chosen(2) };
     let entries = [chosen(3), moved, chosen(1), chosen(4), chosen(77)];
@@ -485,7 +477,8 @@ async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: Test
     let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
     assert_eq!(dead.iter().map(|entry| entry.id.0).collect::<Vec<_>>(), [2]);
     let audit = admin.audit(&relay(), 10).await.unwrap();
-    let lines: Vec<_> = audit.iter().map(|line| (line.id.0, line.message_id.clone())).collect();
+    let lines: Vec<_> =
+        audit.iter().map(|line| (line.subject.id.0, line.subject.message_id.clone())).collect();
     assert_eq!(lines, [1, 3].map(|id| (id, message_id(id).to_string())), "the latest first");
     let of_one = admin.audit_of(&relay(), message_id(3).as_uuid(), 10).await.unwrap();
     assert_eq!(of_one, audit[1..], "only those about the message");
@@ -500,9 +493,7 @@ async fn what_was_given_up_stays_known_and_nothing_else_does<DB: TestDialect>(db
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
-        actor: "ops".into(),
-        note: "sent by hand".into(),
-        selection: None,
+        signature: outbox::Signature::new("ops", "sent by hand"),
     };
     for verdict in admin.decide(&relay(), &[chosen(1), chosen(2)], decree).await.unwrap() {
         verdict.unwrap();
@@ -575,7 +566,7 @@ async fn only_the_pause_that_was_meant_ends<DB: TestDialect>(db: &Database<DB>) 
     assert!(admin.resume(&relay(), &scope, None, "ann", "whichever").await.unwrap());
     assert_eq!(pauses().await, []);
     let notes: Vec<String> =
-        admin.operations(&relay(), 10).await.unwrap().into_iter().map(|it| it.note).collect();
+        admin.operations(&relay(), 10).await.unwrap().into_iter().map(|it| it.signature.note).collect();
     let told = ["whichever", "again", "emptied", "the topic is full", "looked", "look first"];
     assert_eq!(notes, told, "what was not done is not told");
 }

@@ -8,73 +8,31 @@ use std::time::Duration;
 
 use idempotency::{IdempotencyKey, KeyId, Operation};
 use inbox::Tenant;
-use libtest_mimic::Trial;
 use message::MessageId;
 use migrations::{Line, Migrator};
 use outbox::{NewMessage, Outbox, RetryPolicy, UnknownCommit};
 use outbox_log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
 use sqlx::{Connection as _, Postgres};
-use tests::cluster::{NEEDS, run};
-use tests::{Cluster, Outcome, Role, Stage, eventually, trial};
+use tests::cluster::run;
+use tests::{Cluster, Outcome, Role, Stage, eventually};
 use tokio::process::Command;
 
 use crate::outbox::cost::a_late_row_costs_no_walk;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |case| format!("outbox/clusters/postgres/{case}");
-    vec![
-        trial(
-            name("a_pooler_that_hands_on_prepared_statements_is_refused_by_name"),
-            &NEEDS,
-            a_pooler_that_hands_on_prepared_statements_is_refused_by_name,
-        ),
-        trial(
-            name("a_relay_in_a_service_is_refused_where_sessions_are_shared"),
-            &NEEDS,
-            a_relay_in_a_service_is_refused_where_sessions_are_shared,
-        ),
-        trial(
-            name("a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before"),
-            &NEEDS,
-            a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before,
-        ),
-        trial(
-            name("a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes"),
-            &NEEDS,
-            a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes,
-        ),
-        trial(
-            name("a_dump_restored_into_another_cluster_loses_nothing"),
-            &NEEDS,
-            a_dump_restored_into_another_cluster_loses_nothing,
-        ),
-        trial(
-            name("a_promoted_standby_that_lagged_is_gone_on_from"),
-            &NEEDS,
-            a_promoted_standby_that_lagged_is_gone_on_from,
-        ),
-        trial(
-            name("a_recovery_to_a_point_in_time_is_gone_on_from"),
-            &NEEDS,
-            a_recovery_to_a_point_in_time_is_gone_on_from,
-        ),
-        trial(
-            name("a_subscriber_is_refused_by_name_until_its_subscription_ends"),
-            &NEEDS,
-            a_subscriber_is_refused_by_name_until_its_subscription_ends,
-        ),
-        trial(
-            name("a_late_row_is_found_without_walking_the_log"),
-            &NEEDS,
-            a_late_row_is_found_without_walking_the_log,
-        ),
-        trial(
-            name("a_synchronous_standby_that_is_gone_is_named"),
-            &NEEDS,
-            a_synchronous_standby_that_is_gone_is_named,
-        ),
-    ]
+tests::cases! { "outbox/clusters/{on}/{case}":
+    postgres + xtask {
+        a_pooler_that_hands_on_prepared_statements_is_refused_by_name,
+        a_relay_in_a_service_is_refused_where_sessions_are_shared,
+        a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before,
+        a_relay_behind_a_pooler_loses_nothing_when_the_server_crashes,
+        a_dump_restored_into_another_cluster_loses_nothing,
+        a_promoted_standby_that_lagged_is_gone_on_from,
+        a_recovery_to_a_point_in_time_is_gone_on_from,
+        a_subscriber_is_refused_by_name_until_its_subscription_ends,
+        a_late_row_is_found_without_walking_the_log,
+        a_synchronous_standby_that_is_gone_is_named,
+    }
 }
 
 /// Goal: where commits wait for a standby that is not connected, that is the cause, and not a

@@ -3,19 +3,16 @@
 //! duplicates.
 
 use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
-use libtest_mimic::Trial;
 use message::Fingerprint;
 use migrations::{Line, Migrator};
 use sqlx::{Connection as _, PgConnection, Postgres};
-use tests::{Backend, Database, Dialect as _, Failure, Outcome, Stage, trial};
+use tests::{Database, Dialect as _, Failure, Outcome, Stage};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("migrations/collations/postgres/{name}");
-    let needs = &[Backend::Postgres];
-    vec![
-        trial(on("every_unique_text_is_compared_by_its_bytes"), needs, by_bytes),
-        trial(on("no_key_is_granted_again_after_a_change_of_collation"), needs, granted_once),
-    ]
+tests::cases! { "migrations/collations/{on}/{case}":
+    postgres {
+        every_unique_text_is_compared_by_its_bytes = by_bytes,
+        no_key_is_granted_again_after_a_change_of_collation = granted_once,
+    }
 }
 
 /// Every column of a unique index of the toolkit, partitions included, whose collation is not "C".

@@ -11,7 +11,7 @@ use outbox_log::{Entry, PageLimit};
 use rand::Rng;
 use sqlx::{Connection, Executor, PgConnection, Postgres, Row, Sqlite};
 
-cases! { "outbox/concurrency":
+tests::cases! { "outbox/concurrency/{on}/{case}":
     on_postgres {
         a_transaction_held_open_delays_only_its_own_rows,
         the_newest_transaction_is_not_lost_when_an_older_one_commits_first,
@@ -20,9 +20,7 @@ cases! { "outbox/concurrency":
         sixteen_writers_and_a_reader_with_small_pages_in_postgres,
         a_mark_never_stands_above_an_id_that_is_given_out,
     }
-    on_sqlite {
-        six_writers_and_a_reader_with_small_pages_in_sqlite,
-    }
+    on_sqlite { six_writers_and_a_reader_with_small_pages_in_sqlite }
 }
 
 async fn follower<DB: TestDialect>(db: &Database<DB>) -> Follower {

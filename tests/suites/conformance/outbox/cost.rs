@@ -11,8 +11,8 @@ use sqlx::Postgres;
 // At night only: when other suites change tables at the same time, the server discards the
 // session's cached index metadata and reads it again at each poll. Measured: six times as many
 // buffers.
-cases! { "outbox/cost":
-    on_postgres_at_night {
+tests::cases! { "outbox/cost/{on}/{case}":
+    night on_postgres {
         polls_and_pages_cost_the_same_however_long_the_backlog_is,
         rows_of_an_open_transaction_cost_neither_a_grant_nor_a_mark,
         what_is_due_costs_the_same_however_much_waits,

@@ -18,7 +18,7 @@ use crate::outbox::retention::{Relay, messages, open, parked, rows};
 use crate::outbox::searches::{places, told};
 use crate::outbox::support::{Database, TestDialect, granted, relay, source};
 
-cases! { "outbox/decisions":
+tests::cases! { "outbox/decisions/{on}/{case}":
     every {
         a_decision_counts_whatever_id_its_entry_had,
         an_edit_is_withdrawn_with_its_relay,
@@ -35,7 +35,7 @@ cases! { "outbox/decisions":
 /// Parks the message `key-<n>` as dead, and decides about it.
 async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Decision) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-    let decree = OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
+    let decree = OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
 }
@@ -106,7 +106,8 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>)
     }
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let audit = admin.audit(&relay(), 10).await.unwrap();
-    let told: Vec<_> = audit.iter().map(|record| (record.action.as_str(), record.actor.as_str())).collect();
+    let told: Vec<_> =
+        audit.iter().map(|record| (record.action.as_str(), &*record.signature.actor)).collect();
     let round = [("requeue", "relay forget"), ("requeue", "ops"), ("edit", "ops")];
     assert_eq!(told, [round, round].concat());
 
@@ -322,7 +323,7 @@ async fn the_same_error_again_is_written_once<DB: TestDialect>(db: &Database<DB>
 }
 
 fn signed(name: &str) -> Signed {
-    Signed { operator: Operator::new(name, Role::Operator), reason: String::from("a test") }
+    Signed { operator: Operator::new(name, Role::Operator), note: String::from("a test") }
 }
 
 fn corrected(payload: &str) -> Corrected {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, relay, source};
 
-cases! { "outbox/desks":
+tests::cases! { "outbox/desks/{on}/{case}":
     every {
         a_filter_chooses_what_meets_all_its_conditions,
         slices_are_everything_once,
@@ -74,9 +74,11 @@ fn has_parts(error: &str, parts: &[String]) -> bool {
 fn requeue() -> OperatorDecision {
     OperatorDecision {
         decision: Decision::Requeue,
-        actor: "ann".into(),
-        note: "prices are back".into(),
-        selection: Some("all: 3 chosen".into()),
+        signature: outbox::Signature {
+            actor: "ann".into(),
+            note: "prices are back".into(),
+            selection: Some("all: 3 chosen".into()),
+        },
     }
 }
 
@@ -226,9 +228,9 @@ async fn a_confirmation_that_is_sent_twice_is_one_decision<DB: TestDialect>(db: 
     let verdicts = desk.decide(&all, &requeue(), confirmed).await.unwrap();
     assert!(verdicts.iter().all(Result::is_err), "{verdicts:?}");
     let record = desk.decision(id).await.unwrap().unwrap();
-    assert_eq!((record.actor.as_str(), record.action.as_str(), record.count), ("ann", "requeue", 3));
+    assert_eq!((&*record.signature.actor, record.action.as_str(), record.count), ("ann", "requeue", 3));
     assert_eq!(
-        (record.note.as_str(), record.selection.as_deref()),
+        (&*record.signature.note, record.signature.selection.as_deref()),
         ("prices are back", Some("all: 3 chosen"))
     );
     assert!(record.first <= record.last && record.first > as_of);

@@ -12,7 +12,7 @@ use outbox::{CommitError, EnqueueError, Enqueued, NewMessage, Outbox};
 use tests::Counters;
 use time::OffsetDateTime;
 
-cases! { "outbox/drift":
+tests::cases! { "outbox/drift/{on}/{case}":
     every {
         ids_outside_the_window_are_refused_with_both_times_and_counted,
         a_refusal_leaves_nothing_of_its_batch,

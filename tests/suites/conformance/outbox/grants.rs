@@ -16,7 +16,7 @@ use tests::Role;
 use crate::outbox::roles::with_every_line;
 use crate::outbox::support::Database;
 
-cases! { "roles/grants":
+tests::cases! { "roles/grants/{on}/{case}":
     on_postgres {
         roles_that_were_just_made_have_their_rights_and_no_other,
         each_missing_right_is_named_with_the_statement_that_grants_it,

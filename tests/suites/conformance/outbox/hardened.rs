@@ -11,7 +11,7 @@ use tests::roles::grant;
 use crate::outbox::roles::{DENIED, as_role, refusal};
 use crate::outbox::support::Database;
 
-cases! { "roles/hardened":
+tests::cases! { "roles/hardened/{on}/{case}":
     on_postgres {
         producers_enqueue_where_public_may_execute_nothing,
         no_right_on_a_segment_or_a_day_is_left_to_a_service,

@@ -16,7 +16,7 @@ use sqlx::{Postgres, Sqlite};
 
 use crate::outbox::support::{Database, Follower, SMALL, TTL, granted, relay, source};
 
-cases! { "outbox/histories":
+tests::cases! { "outbox/histories/{on}/{case}":
     on_postgres {
         rows_after_a_truncate_that_restarted_the_sequence_are_read,
         rows_are_read_when_the_sequence_has_overtaken_the_cursor_again,
@@ -220,12 +220,7 @@ async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
     let payload = || Decision::Edit { payload: Some("new".into()), headers: None, replaces: None };
-    let decree = |decision| OperatorDecision {
-        decision,
-        actor: String::from("ops"),
-        note: String::from("a test"),
-        selection: None,
-    };
+    let decree = |decision| OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let seen = Decision::Edit { payload: Some("new".into()), headers: None, replaces: Some(String::new()) };
     let labels = Decision::Edit { payload: None, headers: Some(Headers::new()), replaces: None };
     for edit in [payload(), labels, seen] {

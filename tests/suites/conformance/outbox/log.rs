@@ -7,7 +7,7 @@ use outbox::NewMessage;
 use outbox_log::PageLimit;
 use sqlx::Postgres;
 
-cases! { "outbox/log":
+tests::cases! { "outbox/log/{on}/{case}":
     every {
         a_new_relay_starts_before_the_first_entry,
         pages_are_cut_by_rows_and_bytes_and_end_exactly,
@@ -16,9 +16,7 @@ cases! { "outbox/log":
         a_rollback_and_a_savepoint_leave_nothing,
         rows_of_plain_sql_are_read,
     }
-    on_postgres {
-        a_difference_with_few_rows_among_many_ids_is_read,
-    }
+    on_postgres { a_difference_with_few_rows_among_many_ids_is_read }
 }
 
 async fn a_new_relay_starts_before_the_first_entry<DB: TestDialect>(db: &Database<DB>) {

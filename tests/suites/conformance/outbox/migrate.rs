@@ -9,7 +9,7 @@ use outbox::{NewMessage, Outbox};
 use outbox_log::{LogError, LogOptions};
 use sqlx::{Connection, Executor, PgConnection, Postgres};
 
-cases! { "migrations/runner":
+tests::cases! { "migrations/runner/{on}/{case}":
     every {
         a_schema_that_does_not_fit_is_explained,
         a_changed_migration_is_named,

@@ -40,52 +40,16 @@ mod waits;
 mod wire;
 mod withheld;
 
-use libtest_mimic::Trial;
-pub(crate) use support::{each, each as on};
+pub(crate) use support::each;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    [
-        // They start and crash their own servers.
-        tests::trial::at_night(clusters::trials()),
-        collations::trials(),
-        concurrency::trials(),
-        cost::trials(),
-        decisions::trials(),
-        desks::trials(),
-        drift::trials(),
-        grants::trials(),
-        hardened::trials(),
-        histories::trials(),
-        checkpoint_store::trials(),
-        log::trials(),
-        metrics::trials(),
-        migrate::trials(),
-        nodes::trials(),
-        pauses::trials(),
-        pictures::trials(),
-        plans::trials(),
-        producer::trials(),
-        reconciling::trials(),
-        replays::trials(),
-        restore::trials(),
-        retention::trials(),
-        retention_clocks::trials(),
-        roles::trials(),
-        row_security::trials(),
-        rows::trials(),
-        searches::trials(),
-        servers::trials(),
-        shared_ids::trials(),
-        sizes::trials(),
-        snapshots::trials(),
-        tails::trials(),
-        transaction_ids::trials(),
-        unknown_commit::trials(),
-        waits::trials(),
-        wire::trials(),
-        withheld::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+tests::cases! {
+    modules {
+        checkpoint_store, collations, concurrency, cost, decisions, desks, drift, grants, hardened,
+        histories, log, metrics, migrate, nodes, pauses, pictures, plans, producer, reconciling,
+        replays, restore, retention, retention_clocks, roles, row_security, rows, searches,
+        servers, shared_ids, sizes, snapshots, tails, transaction_ids, unknown_commit, waits, wire,
+        withheld,
+    }
+    // They start and crash their own servers.
+    night modules { clusters }
 }

@@ -17,7 +17,7 @@ use sqlx::Postgres;
 use tests::Role;
 use tests::eventually::when;
 
-cases! { "outbox/nodes":
+tests::cases! { "outbox/nodes/{on}/{case}":
     every {
         nodes_that_race_get_numbers_of_their_own,
         a_number_given_back_is_given_out_under_a_larger_epoch,
@@ -28,9 +28,7 @@ cases! { "outbox/nodes":
         all_numbers_in_use_is_told,
         a_number_that_was_given_out_twice_stays_with_its_last_holder,
     }
-    on_postgres_at_night {
-        a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node,
-    }
+    night on_postgres { a_host_that_is_gone_with_a_renewal_on_its_way_stops_no_node }
 }
 
 /// Clocks that only the test advances, like those of a stopped process.

@@ -6,10 +6,8 @@ use outbox_log::{LogOptions, PAUSES_MAX, PauseScope, admin};
 
 use crate::outbox::support::{Database, TestDialect, relay, source};
 
-cases! { "outbox/pauses":
-    every {
-        the_pauses_of_a_relay_have_a_maximum,
-    }
+tests::cases! { "outbox/pauses/{on}/{case}":
+    every { the_pauses_of_a_relay_have_a_maximum }
 }
 
 /// Goal: the data that a relay reads every 400 ms and keeps in memory is bounded. Oracle: which

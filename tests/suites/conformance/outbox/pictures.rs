@@ -13,7 +13,7 @@ use outbox_log::{EntryId, ExceptionChange, ExceptionState, LogOptions, PauseScop
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
 
-cases! { "outbox/pictures":
+tests::cases! { "outbox/pictures/{on}/{case}":
     every {
         errors_are_counted_from_both_ends,
         what_waits_is_examined_within_one_bound,

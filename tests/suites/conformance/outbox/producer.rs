@@ -18,7 +18,7 @@ use tests::Dialect as _;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-cases! { "outbox/producer":
+tests::cases! { "outbox/producer/{on}/{case}":
     every {
         a_batch_answers_in_order_and_recognises_duplicates,
         the_same_id_with_another_content_is_an_error,
@@ -50,12 +50,8 @@ cases! { "outbox/producer":
         two_transactions_racing_for_one_id_store_it_once,
         a_begin_that_is_dropped_by_a_time_limit_loses_no_later_write,
     }
-    on_sqlite {
-        a_full_disk_spoils_no_connection_on_sqlite,
-    }
-    on_postgres_at_night {
-        a_begin_that_gets_no_answer_closes_its_session,
-    }
+    on_sqlite { a_full_disk_spoils_no_connection_on_sqlite }
+    night on_postgres { a_begin_that_gets_no_answer_closes_its_session }
 }
 
 async fn entries<DB: TestDialect>(db: &Database<DB>) -> Vec<outbox_log::Entry> {

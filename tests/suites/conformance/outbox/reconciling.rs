@@ -8,10 +8,8 @@ use uuid::Uuid;
 use crate::outbox::retention::{messages, rows};
 use crate::outbox::support::{Database, TestDialect};
 
-cases! { "outbox/reconciling":
-    every {
-        a_batch_of_large_rows_ends_early_and_none_is_left_out,
-    }
+tests::cases! { "outbox/reconciling/{on}/{case}":
+    every { a_batch_of_large_rows_ends_early_and_none_is_left_out }
 }
 
 const ROWS: i32 = 5;

@@ -7,16 +7,18 @@ use std::sync::Arc;
 use brokers::memory::Broker;
 use message::{MaxInFlightPerKey, Topic};
 use operate::replay::{ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, has_begun, plan};
+use operate::story::story;
 use operate::{OperateErrorKind, Operator, Places, Role, Signed};
-use outbox_log::{ExceptionChange, ExceptionState};
-use sqlx::Postgres;
+use outbox_log::read_only::ReadOnly;
+use outbox_log::{ExceptionChange, ExceptionState, reconcile};
+use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
 use uuid::Uuid;
 
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::shared_ids::{made_ago, set_sequence, shared};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
-cases! { "outbox/replays":
+tests::cases! { "outbox/replays/{on}/{case}":
     every {
         a_message_that_leaves_after_the_plan_is_not_sent,
         a_form_that_is_sent_again_after_another_one_replays_nothing,
@@ -24,6 +26,8 @@ cases! { "outbox/replays":
     on_postgres {
         of_two_rows_with_one_id_only_the_named_message_is_sent,
         no_row_is_skipped_where_a_batch_ends_between_two_rows_of_one_id,
+        a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run,
+        a_log_without_a_segment_is_named_by_whoever_reads_all_of_it,
     }
 }
 
@@ -41,7 +45,7 @@ impl Scene {
         let connector = Arc::new(broker.connector(MaxInFlightPerKey::Pipelined));
         let places = Places::new().outbox(&pipeline).connected_to(connector);
         let operator = Operator::new("ann", Role::Operator);
-        Self { broker, places, signed: Signed { operator, reason: String::from("a test") } }
+        Self { broker, places, signed: Signed { operator, note: String::from("a test") } }
     }
 
     async fn plan(&self, filter: &ReplayFilter) -> ReplayPlan {
@@ -142,4 +146,77 @@ async fn a_form_that_is_sent_again_after_another_one_replays_nothing<DB: TestDia
     let again = planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await;
     assert_eq!(again.unwrap_err().kind(), OperateErrorKind::Conflict);
     assert_eq!(scene.keys(), sent);
+}
+
+/// Goal: of two requests with one form, the one that notes it last does not claim that nothing was
+/// sent: the other one has counted before, and replays. Oracle: the broker's log, and the error. A
+/// trigger holds the note of one operator.
+async fn a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run(db: &Database<Postgres>) {
+    db.enqueue(messages(3)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    db.admin
+        .execute(
+            "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+             IF NEW.actor = 'bob' THEN PERFORM pg_advisory_xact_lock(44); END IF; RETURN NEW; END $$; \
+             CREATE TRIGGER waits BEFORE INSERT ON outbox_operation FOR EACH ROW \
+             EXECUTE FUNCTION wait_for_the_test()",
+        )
+        .await
+        .unwrap();
+    let mut gate = PgConnection::connect(&db.url).await.unwrap();
+    gate.execute("SELECT pg_advisory_lock(44)").await.unwrap();
+    let scene = Scene::of(db);
+    let bob = Signed { operator: Operator::new("bob", Role::Operator), note: String::from("a test") };
+    let planned = scene.plan(&ReplayFilter::default()).await;
+    let options = ReplayOptions::default().form(Some(Uuid::now_v7()));
+    let late = planned.carry_out(&scene.places, &bob, &options, |_| ());
+    let early = async {
+        let waiting =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 44";
+        while db.number(waiting).await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let report = planned.carry_out(&scene.places, &scene.signed, &options, |_| ()).await.unwrap();
+        gate.execute("SELECT pg_advisory_unlock(44)").await.unwrap();
+        report
+    };
+    let ended = tokio::join!(late, early);
+    assert_eq!((ended.1.published, scene.keys().len()), (3, 3), "one of them replays");
+    let error = ended.0.unwrap_err();
+    let text = format!("{error}; {}", error.help().unwrap());
+    assert_eq!(error.kind(), OperateErrorKind::Conflict);
+    assert!(text.contains("another request may be replaying"), "{text}");
+    assert!(text.contains("this request sent nothing") && text.contains("relay audit"), "{text}");
+    gate.close().await.unwrap();
+}
+
+/// Goal: nothing that needs the whole log answers from seven of its eight segments: a replay would
+/// send too little, a comparison report phantoms, and a message of the segment was never there.
+/// Oracle: the errors name the segment, and none comes once it is attached.
+async fn a_log_without_a_segment_is_named_by_whoever_reads_all_of_it(db: &Database<Postgres>) {
+    db.enqueue(messages(3)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let scene = Scene::of(db);
+    let unknown = Uuid::now_v7().to_string().parse().unwrap();
+    let told = async || {
+        let ReadOnly::Postgres(connection) = ReadOnly::open(&db.url, true, "a test").await.unwrap() else {
+            panic!("not PostgreSQL")
+        };
+        let planned = plan(&scene.places, &scene.signed.operator, &ReplayFilter::default()).await;
+        let compared = reconcile::postgres(connection, None, &relay()).await;
+        let shown = story(&scene.places, &scene.signed.operator, &unknown).await;
+        [
+            planned.err().map(|error| error.to_string()),
+            compared.err().map(|error| error.to_string()),
+            shown.err().map(|error| error.to_string()),
+        ]
+    };
+    db.run("ALTER TABLE outbox_message DETACH PARTITION outbox_message_5").await;
+    for error in told().await.map(Option::unwrap) {
+        assert!(error.contains("is read without outbox_message_5"), "{error}");
+    }
+    db.run("ALTER TABLE outbox_message ATTACH PARTITION outbox_message_5 FOR VALUES IN (5)").await;
+    let [planned, compared, shown] = told().await;
+    assert_eq!((planned, compared), (None, None));
+    assert!(shown.is_some_and(|error| error.contains("in none of the searched outboxes")));
 }

@@ -9,7 +9,7 @@ use outbox::NewMessage;
 use outbox_log::{Cursor, Fenced};
 use sqlx::{Executor, PgConnection, Postgres};
 
-cases! { "outbox/restore":
+tests::cases! { "outbox/restore/{on}/{case}":
     on_postgres {
         nothing_is_lost_after_a_restore_into_another_cluster,
         rows_from_the_future_are_proof_enough,

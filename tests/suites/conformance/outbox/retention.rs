@@ -22,7 +22,7 @@ use proxy::{Conditions, Flow, Pass, Proxy};
 use sqlx::{Connection, Executor, PgConnection, Postgres, Sqlite};
 use time::OffsetDateTime;
 
-cases! { "outbox/retention":
+tests::cases! { "outbox/retention/{on}/{case}":
     every {
         what_every_relay_has_passed_goes_and_nothing_else,
         a_relay_that_is_behind_is_named_and_can_be_forgotten,
@@ -46,12 +46,8 @@ cases! { "outbox/retention":
         a_server_that_no_longer_answers_ends_a_pass_in_time,
         a_time_after_which_no_segment_would_be_emptied_is_refused,
     }
-    on_sqlite {
-        an_exception_without_a_copy_keeps_its_row,
-    }
-    every_at_night {
-        a_month_of_scheduled_messages_keeps_no_segment,
-    }
+    on_sqlite { an_exception_without_a_copy_keeps_its_row }
+    night every { a_month_of_scheduled_messages_keeps_no_segment }
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -128,9 +124,7 @@ async fn a_decision_is_kept_while_its_message_can_leave_by_it<DB: TestDialect>(d
     one.pass(&changes).await;
     let decree = OperatorDecision {
         decision: Decision::Discard,
-        actor: "ops".into(),
-        note: "sent by hand".into(),
-        selection: None,
+        signature: outbox::Signature::new("ops", "sent by hand"),
     };
     let chosen = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id() };
     let chosen: Vec<_> = entries.iter().map(chosen).collect();
@@ -138,7 +132,7 @@ async fn a_decision_is_kept_while_its_message_can_leave_by_it<DB: TestDialect>(d
     admin.pause(&relay(), &PauseScope::Pipeline, "ops", "a test").await.unwrap();
     let errors = async || {
         let records = admin.audit(&relay(), 10).await.unwrap();
-        records.into_iter().map(|record| record.error.unwrap_or_default()).collect::<Vec<_>>()
+        records.into_iter().map(|record| record.subject.error.unwrap_or_default()).collect::<Vec<_>>()
     };
     assert_eq!(errors().await, ["no topic for 2", "no topic for 1"]);
 
@@ -389,9 +383,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
         outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision {
         decision: Decision::Discard,
-        actor: "ops".into(),
-        note: "sent by hand".into(),
-        selection: None,
+        signature: outbox::Signature::new("ops", "sent by hand"),
     };
     let listed = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 10).await.unwrap();
     let chosen: Vec<_> = listed.iter().map(ChosenEntry::from).collect();
@@ -417,7 +409,7 @@ async fn what_was_discarded_counts_as_published_by_the_next_relay_of_its_name<DB
     assert_eq!(stage().await, Stage::Passed);
     assert_eq!(is_discarded().await, (false, false));
     let told = admin.audit(&relay(), 1).await.unwrap().remove(0);
-    assert_eq!((told.action.as_str(), told.actor.as_str()), ("requeue", "relay forget"));
+    assert_eq!((told.action.as_str(), &*told.signature.actor), ("requeue", "relay forget"));
 }
 
 /// Goal: a checkpoint copies no row of more than 16 MiB, and at most 64 MiB in all. Rows that it
@@ -468,7 +460,7 @@ async fn a_checkpoint_copies_no_more_than_a_lease_has_time_for(db: &Database<Pos
     let mut headers = message::Headers::new();
     headers.insert("repaired", "yes").unwrap();
     let decision = Decision::Edit { payload: None, headers: Some(headers), replaces: None };
-    let decree = OperatorDecision { decision, actor: "ops".into(), note: "a test".into(), selection: None };
+    let decree = OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let chosen = [ChosenEntry::from(&listed[0])];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
     main.pass(&[ExceptionChange::Park(parked(&entries[6], ExceptionState::Held))]).await;

@@ -12,14 +12,12 @@ use tokio::time::{Instant, sleep};
 use crate::outbox::retention::{Relay, held_back, messages, open};
 use crate::outbox::support::{Database, TestDialect, relay};
 
-cases! { "outbox/retention_clocks":
+tests::cases! { "outbox/retention_clocks/{on}/{case}":
     every {
         a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay,
         a_row_with_an_earlier_time_ends_the_history_of_no_other,
     }
-    on_postgres {
-        history_that_is_old_by_one_clock_is_held_back_by_the_clocks,
-    }
+    on_postgres { history_that_is_old_by_one_clock_is_held_back_by_the_clocks }
 }
 
 const DAY: Duration = Duration::from_secs(86_400);

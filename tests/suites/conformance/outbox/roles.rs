@@ -12,7 +12,7 @@ use tests::roles::grant;
 
 use crate::outbox::support::{Database, granted, relay, source};
 
-cases! { "roles":
+tests::cases! { "roles/{on}/{case}":
     on_postgres {
         every_role_is_refused_what_it_does_not_need,
         a_fingerprint_made_by_the_database_is_the_toolkits_own,

@@ -13,7 +13,7 @@ use tests::Role;
 use crate::outbox::roles::{as_role, with_every_line};
 use crate::outbox::support::{Database, Follower, TestDialect, granted, relay, source};
 
-cases! { "outbox/row_security":
+tests::cases! { "outbox/row_security/{on}/{case}":
     every { a_new_relay_knows_those_that_nobody_runs }
     on_postgres {
         a_relay_refuses_rows_that_a_policy_hides,

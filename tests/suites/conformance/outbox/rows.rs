@@ -17,7 +17,7 @@ use outbox_log::{
 use sqlx::{Postgres, Sqlite};
 use tests::{Dialect as _, copies};
 
-cases! { "outbox/rows":
+tests::cases! { "outbox/rows/{on}/{case}":
     every {
         a_row_that_is_too_large_is_refused_by_its_lengths,
         what_is_too_large_stays_unread_where_it_is_parked,
@@ -25,9 +25,7 @@ cases! { "outbox/rows":
         headers_count_in_a_page_as_payloads_do,
         operators_see_rows_of_any_size,
     }
-    on_postgres {
-        headers_that_the_server_cannot_write_are_refused,
-    }
+    on_postgres { headers_that_the_server_cannot_write_are_refused }
     on_sqlite {
         bytes_that_are_no_utf8_in_a_text,
         an_id_that_a_row_brings_along_is_refused,
@@ -229,7 +227,7 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: &Database<DB
     let decide = async |id: i64, decision| {
         let (actor, note) = (String::from("ann"), String::from("a test"));
         let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(id - 1), 1).await.unwrap();
-        let decree = OperatorDecision { decision, actor, note, selection: None };
+        let decree = OperatorDecision { decision, signature: outbox::Signature::new(actor, note) };
         let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
         assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
     };
@@ -248,7 +246,10 @@ async fn an_edit_mends_a_row_that_is_too_large<DB: TestDialect>(db: &Database<DB
     assert!(message(6).unwrap_err().problem.contains("41943040"));
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let edits: Vec<_> = audit.iter().filter(|record| record.action == "edit").collect();
-    assert!(edits.len() == 2 && edits.iter().all(|record| record.digest_after.is_some()), "{edits:?}");
+    assert!(
+        edits.len() == 2 && edits.iter().all(|record| record.subject.digest_after.is_some()),
+        "{edits:?}"
+    );
 }
 
 /// Goal: long headers of small messages fill a page as long payloads do. Oracle: no page of the
@@ -336,7 +337,7 @@ async fn headers_that_the_server_cannot_write_are_refused(db: &Database<Postgres
             db.run("UPDATE outbox_exception SET state = 'dead' WHERE id = 1").await;
         }
         let (actor, note) = (String::from("ann"), String::from("a test"));
-        let decree = OperatorDecision { decision, actor, note, selection: None };
+        let decree = OperatorDecision { decision, signature: outbox::Signature::new(actor, note) };
         let dead = admin.list(&relay(), ExceptionState::Dead, EntryId(0), 1).await.unwrap();
         let verdicts = admin.decide(&relay(), &[ChosenEntry::from(&dead[0])], decree).await.unwrap();
         assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");

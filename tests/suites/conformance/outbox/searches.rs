@@ -20,7 +20,7 @@ use tests::Backend;
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
 
-cases! { "outbox/searches":
+tests::cases! { "outbox/searches/{on}/{case}":
     every {
         a_search_lists_each_match_once_with_its_state_newest_first,
         a_header_is_compared_exactly,
@@ -76,12 +76,8 @@ async fn a_search_lists_each_match_once_with_its_state_newest_first<DB: TestDial
     let park = |n: usize| ExceptionChange::Park(parked(&passed[n], ExceptionState::Dead));
     main.pass(&[park(0), park(10)]).await;
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-    let decree = OperatorDecision {
-        decision: Decision::Discard,
-        actor: "ann".into(),
-        note: "a test".into(),
-        selection: None,
-    };
+    let decree =
+        OperatorDecision { decision: Decision::Discard, signature: outbox::Signature::new("ann", "a test") };
     let chosen = [ChosenEntry { id: passed[10].id, message_id: passed[10].message_id() }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
     main.pass(&[ExceptionChange::Resolve(passed[10].id)]).await;
@@ -222,7 +218,7 @@ async fn one_step_of_a_search_looks_at_a_bounded_part_of_the_log<DB: TestDialect
         part.told().contains(&format!("searched {} of about {COUNT} messages", part.searched)),
         "{part:?}"
     );
-    assert_eq!(first.none_text(), "no match yet: the search continues");
+    assert_eq!(first.none_text(), "nothing found so far: continue the search for older messages");
     places.close().await;
 }
 

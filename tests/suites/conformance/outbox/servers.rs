@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use message::MessageId;
 use migrations::{Line, Migrator};
 use outbox::{NewMessage, Outbox};
@@ -15,26 +14,24 @@ use outbox_log::{
 };
 use sqlx::Postgres;
 use tests::trial::chain;
-use tests::{Backend, Database, Failure, Outcome, Role, Stage, trial};
+use tests::{Database, Failure, Outcome, Role, Stage};
 
 use crate::outbox::support::{SMALL, relay, source};
 
 const TTL: Duration = Duration::from_secs(30);
 const LIMIT: PageLimit = PageLimit { entries_max: 100, ..SMALL };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("outbox/servers/postgres/{name}");
-    let needs = &[Backend::Postgres];
-    vec![
-        trial(on("no_look_at_the_log_aborts_a_serializable_transaction"), needs, aborts_none),
-        trial(on("a_role_that_reads_only_by_default_can_lead"), needs, read_only_by_default),
-        trial(on("tables_are_made_whatever_the_defaults_are"), needs, migrates_by_default),
-        trial(on("a_server_that_does_not_tell_its_timeline_is_led"), needs, without_a_timeline),
-        trial(on("an_outbox_works_in_latin1"), needs, latin1),
-        trial(on("consumers_are_refused_what_cannot_hold_others_texts"), needs, refused_encodings),
-        trial(on("sql_ascii_takes_utf8"), needs, sql_ascii),
-        trial(on("a_limit_for_idle_sessions_ends_no_lease"), needs, limited_idle_sessions),
-    ]
+tests::cases! { "outbox/servers/{on}/{case}":
+    postgres {
+        no_look_at_the_log_aborts_a_serializable_transaction = aborts_none,
+        a_role_that_reads_only_by_default_can_lead = read_only_by_default,
+        tables_are_made_whatever_the_defaults_are = migrates_by_default,
+        a_server_that_does_not_tell_its_timeline_is_led = without_a_timeline,
+        an_outbox_works_in_latin1 = latin1,
+        consumers_are_refused_what_cannot_hold_others_texts = refused_encodings,
+        sql_ascii_takes_utf8 = sql_ascii,
+        a_limit_for_idle_sessions_ends_no_lease = limited_idle_sessions,
+    }
 }
 
 async fn store(db: &Database<Postgres>) -> Result<Box<dyn CheckpointStore>, Failure> {

@@ -20,7 +20,7 @@ use crate::outbox::histories::{after_ten, beside, dead, keys, log_and_cursor, re
 use crate::outbox::retention::{Relay, parked, rows};
 use crate::outbox::support::{Database, Follower, SMALL, granted, relay, source};
 
-cases! { "outbox/shared_ids":
+tests::cases! { "outbox/shared_ids/{on}/{case}":
     on_postgres {
         two_rows_of_one_id_that_wait_for_the_relay_are_both_read,
         a_page_does_not_end_between_two_rows_of_one_id,

@@ -10,14 +10,12 @@ use outbox_log::Entry;
 
 use crate::outbox::support::{Database, Follower, SMALL, TestDialect, granted};
 
-cases! { "outbox/sizes":
+tests::cases! { "outbox/sizes/{on}/{case}":
     every {
         a_part_of_any_size_is_stored_whole_or_refused_unsent,
         a_batch_of_any_length_is_stored_whole_and_in_order,
     }
-    every_at_night {
-        a_call_with_half_a_million_messages_is_stored_whole_and_in_order,
-    }
+    night every { a_call_with_half_a_million_messages_is_stored_whole_and_in_order }
 }
 
 /// A small limit, so that a test of a hundred times the limit is fast.

@@ -8,10 +8,8 @@ use std::path::Path;
 use crate::outbox::support::{Database, TestDialect};
 use migrations::{Backend, Line, Migrator};
 
-cases! { "migrations/snapshots":
-    every {
-        every_line_is_as_described,
-    }
+tests::cases! { "migrations/snapshots/{on}/{case}":
+    every { every_line_is_as_described }
 }
 
 async fn every_line_is_as_described<DB: TestDialect>(db: &Database<DB>) {

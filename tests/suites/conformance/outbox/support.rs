@@ -17,7 +17,7 @@ use outbox_log::{
     Mark, PageLimit, RelayName, RowLimit,
 };
 use sqlx::{Connection as _, PgConnection, Pool, Postgres, Sqlite};
-use tests::{Role, copies, roles};
+use tests::{Role, Stage, copies, roles};
 
 pub const TTL: Duration = Duration::from_secs(30);
 
@@ -164,7 +164,7 @@ impl TestDialect for Postgres {
 }
 
 /// Runs a case on its own database, and removes the database.
-pub(crate) async fn each<DB: TestDialect>(case: impl AsyncFnOnce(&Database<DB>)) {
+pub(crate) async fn each<DB: TestDialect>(_: Stage, case: impl AsyncFnOnce(&Database<DB>)) {
     let database = <DB as TestDialect>::create().await;
     case(&database).await;
     database.close().await;

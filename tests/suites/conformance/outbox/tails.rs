@@ -10,10 +10,8 @@ use outbox_log::{ExceptionChange, ExceptionState};
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
-cases! { "outbox/tails":
-    every {
-        what_one_look_returns_is_bounded_however_much_was_passed,
-    }
+tests::cases! { "outbox/tails/{on}/{case}":
+    every { what_one_look_returns_is_bounded_however_much_was_passed }
 }
 
 /// Returns everything that was passed, look by look.
@@ -57,7 +55,7 @@ async fn what_one_look_returns_is_bounded_however_much_was_passed<DB: TestDialec
     let left = looks(&mut tail).await.concat();
     assert_eq!((ids(&left), left[0].state), (vec![expected[4]], MessageState::Published));
 
-    let signed = Signed { operator: operator.clone(), reason: String::from("a test") };
+    let signed = Signed { operator: operator.clone(), note: String::from("a test") };
     let mut tail = Tail::begin(&places, &operator, TailFilter::default(), Some(&signed)).await.unwrap();
     let large = "x".repeat(600 << 10);
     db.enqueue((0..30).map(|_| NewMessage::new("orders").json(&large))).await;

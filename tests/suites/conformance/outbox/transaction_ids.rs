@@ -13,7 +13,7 @@ use sqlx::{Connection, Executor, PgConnection, PgPool, Postgres};
 use tests::Role;
 use tokio::sync::Barrier;
 
-cases! { "outbox/transaction_ids":
+tests::cases! { "outbox/transaction_ids/{on}/{case}":
     on_postgres {
         thirty_two_transactions_at_once_share_no_id,
         everybody_in_a_transaction_shares_its_counter,

@@ -17,7 +17,7 @@ use sqlx::{PgPool, Postgres, Sqlite};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-cases! { "outbox/unknown_commit":
+tests::cases! { "outbox/unknown_commit/{on}/{case}":
     on_postgres {
         a_commit_that_happened_is_recognised_and_not_run_again,
         a_commit_that_never_arrived_is_run_again,
@@ -28,9 +28,7 @@ cases! { "outbox/unknown_commit":
         messages_rolled_back_to_a_savepoint_prove_nothing,
         a_transaction_whose_status_is_gone_is_not_said_to_have_failed,
     }
-    on_sqlite {
-        what_retention_may_have_removed_is_not_said_to_have_failed,
-    }
+    on_sqlite { what_retention_may_have_removed_is_not_said_to_have_failed }
 }
 
 /// The moment at which the proxy cuts a connection that sends COMMIT.

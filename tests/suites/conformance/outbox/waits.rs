@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
+use brokers::memory::Broker;
 use engine::{EngineOptions, Pipeline, Role};
-use message::{Connector, PublishError, Publisher, Receipts};
+use message::MaxInFlightPerKey;
 use outbox_log::{LogOptions, LogStore, admin};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres};
 use tokio::task::JoinHandle;
@@ -16,26 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::outbox::support::{Database, granted, relay, source};
 
-cases! { "outbox/waits":
+tests::cases! { "outbox/waits/{on}/{case}":
     on_postgres {
         a_relay_with_one_session_leads_nowhere_and_keeps_nobody_out,
         a_session_that_locks_the_lease_is_named,
         a_session_that_locks_a_segment_is_named,
         a_session_that_locks_a_row_is_named,
-    }
-}
-
-/// A broker that no relay reaches.
-struct Unused;
-
-#[async_trait]
-impl Connector for Unused {
-    fn destination(&self) -> &str {
-        "unused"
-    }
-
-    async fn connect(&self, _: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        unreachable!("the lease was not granted")
     }
 }
 
@@ -62,7 +48,7 @@ struct Waiting {
 impl Waiting {
     /// Runs a relay until it waits, for a reason with this part.
     async fn until_it_says(log: Arc<dyn LogStore>, part: &str) -> Self {
-        let connector: Arc<dyn Connector> = Arc::new(Unused);
+        let connector = Arc::new(Broker::new().connector(MaxInFlightPerKey::One));
         let pipeline = Pipeline::new(relay(), log, connector, EngineOptions::default());
         let (mut status, stop) = (pipeline.status(), CancellationToken::new());
         let running = tokio::spawn(pipeline.run(stop.clone()));

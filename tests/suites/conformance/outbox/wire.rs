@@ -13,10 +13,8 @@ use crate::outbox::rows::{
 };
 use crate::outbox::support::{Database, Follower, granted, relay, source};
 
-cases! { "outbox/wire":
-    on_postgres {
-        a_row_that_is_too_large_does_not_leave_the_server,
-    }
+tests::cases! { "outbox/wire/{on}/{case}":
+    on_postgres { a_row_that_is_too_large_does_not_leave_the_server }
 }
 
 /// Maximum bytes of the answers to one reader, which opens its session with them. The smallest

@@ -10,7 +10,7 @@ use tests::Role;
 use crate::outbox::roles::{as_role, with_every_line};
 use crate::outbox::support::{Database, relay};
 
-cases! { "outbox/withheld":
+tests::cases! { "outbox/withheld/{on}/{case}":
     on_postgres {
         a_schema_that_a_role_may_not_use_is_not_an_empty_one,
         a_role_that_may_not_create_tables_learns_what_helps,

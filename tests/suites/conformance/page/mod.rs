@@ -8,39 +8,26 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use brokers::memory::Broker;
 use http_body_util::BodyExt as _;
-use libtest_mimic::Trial;
 use message::{Fault, FaultScope, MaxInFlightPerKey, SizeLimit, Topic};
 use outbox::{NewMessage, Outbox};
 use outbox_log::{Address, LogOptions};
 use outbox_toolkit::{Operator, OperatorRole, PageOptions, Relay, RelayPage};
-use sqlx::{Pool, Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, eventually, trial};
+use sqlx::Pool;
+use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use client::{Answer, Browser, PREFIX, application, options};
 
-/// Makes a trial of a case on each database.
-macro_rules! on_both {
-    ($($case:ident),* $(,)?) => { vec![$(
-        trial(concat!("page/postgres/", stringify!($case)), &[Backend::Postgres], |stage| async {
-            $case::<Postgres>(stage).await
-        }),
-        trial(concat!("page/sqlite/", stringify!($case)), &[Backend::Sqlite], |stage| async {
-            $case::<Sqlite>(stage).await
-        }),
-    )*] };
-}
-
-pub(crate) fn trials() -> Vec<Trial> {
-    on_both![
+tests::cases! { "page/{on}/{case}":
+    databases {
         everything_works_below_the_prefix,
         the_application_says_who_decides,
         only_forms_of_the_page_change_something,
         no_header_moves_the_page_or_gives_a_right,
         the_page_ends_with_its_relay_and_lives_without_it,
         a_dead_message_is_corrected_and_requeued,
-    ]
+    }
 }
 
 /// Every address that is read.
@@ -86,7 +73,7 @@ where
         let relay = Relay::builder(&pool)
             .name("shipping")
             .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
-            .settings(|settings| settings.retry.attempts_max = 1)
+            .settings(|settings| settings.attempts_max = 1)
             .build()?;
         let page = relay.page(options.inbox("billing", &pool, LogOptions::default()))?;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -270,6 +257,11 @@ where
     assert_eq!((paused.status, paused.value("location")), (StatusCode::SEE_OTHER, "/ops/outbox/topics"));
     let actors = service.db.texts("SELECT actor FROM outbox_operation").await?;
     assert_eq!(actors, ["ann@shop.example"]);
+    // Who ends a pause first reads whose it is, and why.
+    let form =
+        format!("/pause?pipeline=shipping&scope=topic&name={TOPIC}&resume=yes&since=2026-01-01T00:00:00Z");
+    let form = shared.get(&below(&form)).await?;
+    assert!(form.body.contains("moving house") && form.body.contains("ann@shop.example"), "{}", form.body);
     service.end().await
 }
 
@@ -490,6 +482,19 @@ where
         send_edit(&ann, with(&hidden, &[("payload", "1"), ("headers", ""), ("reason", "no")])).await?;
     assert_eq!(unchanged.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unchanged.body);
     assert!(unchanged.body.contains("neither payload nor headers were changed"), "{}", unchanged.body);
+    // The text comes back: with a box to accept it, and without a reason.
+    let broken = [("payload", "{\"kg\": 2"), ("headers", ""), ("reason", "the scale")];
+    let warned = send_edit(&ann, with(&hidden, &broken)).await?;
+    assert_eq!(warned.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", warned.body);
+    for part in ["the new payload is not JSON", "accept_invalid_json", "{&quot;kg&quot;: 2</textarea>"] {
+        assert!(warned.body.contains(part), "{part}: {}", warned.body);
+    }
+    let blank = [("payload", "{\"kg\": 2}"), ("headers", ""), ("reason", " ")];
+    let blank = send_edit(&ann, with(&hidden, &blank)).await?;
+    assert_eq!(blank.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", blank.body);
+    assert!(blank.body.contains("the reason is empty"), "{}", blank.body);
+    assert!(blank.body.contains("{&quot;kg&quot;: 2}</textarea>"), "{}", blank.body);
+    assert_eq!(service.db.integer("SELECT count(*) FROM outbox_audit").await?, 0);
     let typed = [
         ("payload", "{\r\n\"kg\": 2}"),
         ("headers", "tenant=acme"),

@@ -3,17 +3,19 @@
 use super::*;
 use saga::{Run, Stop};
 
-saga_cases! { "saga/bad_input":
-    a_name_used_twice_is_stuck,
-    a_name_that_cannot_be_used_is_stuck,
-    a_result_that_no_longer_fits_is_stuck,
-    a_result_that_cannot_be_read_back_commits_nothing,
-    an_input_that_no_longer_fits_is_stuck,
-    a_step_that_changes_its_kind_is_stuck,
-    a_panic_of_a_step_is_a_failure,
-    a_panic_of_an_undo_is_a_failure,
-    a_panic_of_code_that_unwraps_a_pause_is_ignored,
-    a_call_that_the_code_lost_is_not_forgotten,
+tests::cases! { "saga/bad_input/{on}/{case}":
+    every {
+        a_name_used_twice_is_stuck,
+        a_name_that_cannot_be_used_is_stuck,
+        a_result_that_no_longer_fits_is_stuck,
+        a_result_that_cannot_be_read_back_commits_nothing,
+        an_input_that_no_longer_fits_is_stuck,
+        a_step_that_changes_its_kind_is_stuck,
+        a_panic_of_a_step_is_a_failure,
+        a_panic_of_an_undo_is_a_failure,
+        a_panic_of_code_that_unwraps_a_pause_is_ignored,
+        a_call_that_the_code_lost_is_not_forgotten,
+    }
 }
 
 /// Runs one saga until it is stuck. Returns the error.

@@ -6,12 +6,13 @@ use super::*;
 use crate::begun::Line;
 use saga::{Run, SagaQuery, Stop};
 
-saga_cases! { "saga/begun": ;
-    postgres {
-        dropped_lists_leave_no_transaction, a_dropped_worker_leaves_no_transaction,
-        a_late_begin_of_a_saga_loses_no_later_write, a_late_begin_of_a_step_loses_no_later_write
+tests::cases! { "saga/begun/{on}/{case}":
+    on_postgres {
+        dropped_lists_leave_no_transaction,
+        a_dropped_worker_leaves_no_transaction,
+        a_late_begin_of_a_saga_loses_no_later_write,
+        a_late_begin_of_a_step_loses_no_later_write,
     }
-    postgres_at_night {}
 }
 
 async fn dropped_lists_leave_no_transaction(db: Database<Postgres>) {

@@ -3,13 +3,15 @@
 use super::*;
 use saga::{Retry, Run, StepState};
 
-saga_cases! { "saga/calls":
-    a_call_goes_along_with_its_key_and_is_stored,
-    a_call_whose_worker_is_gone_is_made_again_under_its_key,
-    a_call_is_announced_before_it_is_made,
-    a_call_that_is_given_up_is_undone,
-    a_call_that_was_refused_at_once_is_not_undone,
-    a_call_without_a_policy_is_stuck_after_the_limit,
+tests::cases! { "saga/calls/{on}/{case}":
+    every {
+        a_call_goes_along_with_its_key_and_is_stored,
+        a_call_whose_worker_is_gone_is_made_again_under_its_key,
+        a_call_is_announced_before_it_is_made,
+        a_call_that_is_given_up_is_undone,
+        a_call_that_was_refused_at_once_is_not_undone,
+        a_call_without_a_policy_is_stuck_after_the_limit,
+    }
 }
 
 async fn a_call_goes_along_with_its_key_and_is_stored<DB: Tables>(db: Database<DB>) {

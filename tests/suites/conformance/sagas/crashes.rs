@@ -4,10 +4,12 @@
 use super::*;
 use saga::{Run, Stop, UndoState, crash_points};
 
-saga_cases! { "saga/crashes":
-    a_worker_may_vanish_anywhere_while_a_saga_runs,
-    a_worker_may_vanish_anywhere_while_a_saga_is_undone,
-    two_workers_may_both_vanish_anywhere,
+tests::cases! { "saga/crashes/{on}/{case}":
+    every {
+        a_worker_may_vanish_anywhere_while_a_saga_runs,
+        a_worker_may_vanish_anywhere_while_a_saga_is_undone,
+        two_workers_may_both_vanish_anywhere,
+    }
 }
 
 /// Returns a hook that crashes workers at the places in the plan, each at the given pass.

@@ -5,9 +5,11 @@ use super::workers::{by, paused_at};
 use super::*;
 use saga::{Run, crash_points};
 
-saga_cases! { "saga/lost_commits":
-    a_claim_that_was_taken_back_is_not_the_next_one,
-    an_undo_is_not_recorded_when_its_decision_was_taken_back,
+tests::cases! { "saga/lost_commits/{on}/{case}":
+    every {
+        a_claim_that_was_taken_back_is_not_the_next_one,
+        an_undo_is_not_recorded_when_its_decision_was_taken_back,
+    }
 }
 
 /// Goal: a worker whose claim was reverted neither changes nor releases the saga of the next

@@ -4,10 +4,9 @@ use super::*;
 use saga::{Replied, Run, Stop, telemetry};
 use tests::Counters;
 
-saga_cases! { "saga/metrics":
-    every_metric_of_the_table_is_recorded;
-    postgres {}
-    postgres_at_night { how_long_a_saga_waits_for_a_worker_is_recorded }
+tests::cases! { "saga/metrics/{on}/{case}":
+    every { every_metric_of_the_table_is_recorded }
+    night on_postgres { how_long_a_saga_waits_for_a_worker_is_recorded }
 }
 
 /// The metric that a worker records once a minute.

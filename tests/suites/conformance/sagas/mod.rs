@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use inbox::Backoff;
-use libtest_mimic::Trial;
 use migrations::Template;
 use migrations::query::Query;
 use outbox::Outbox;
@@ -30,71 +29,15 @@ use saga::{
     SagaId, SagaRecord, Sagas, SagasBuilder, Started, State, StepError, StepKey, StepRecord, WorkerOptions,
 };
 use sqlx::{Postgres, Sqlite};
-use tests::{Database, Dialect, Role, eventually, trial};
+use tests::{Database, Dialect, Outcome, Role, Stage, eventually};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Makes one trial for each case and database.
-macro_rules! saga_cases {
-    ($suite:literal: $($case:ident),* $(,)?) => {
-        saga_cases! { $suite: $($case),*; postgres {} postgres_at_night {} every_at_night {} }
-    };
-    ($suite:literal: $($case:ident),*; postgres { $($postgres:ident),* } postgres_at_night { $($night:ident),* }) => {
-        saga_cases! {
-            $suite: $($case),*;
-            postgres { $($postgres),* } postgres_at_night { $($night),* } every_at_night {}
-        }
-    };
-    ($suite:literal: $($case:ident),*;
-        postgres { $($postgres:ident),* }
-        postgres_at_night { $($night:ident),* }
-        every_at_night { $($every_night:ident),* }
-    ) => {
-        pub(super) fn trials() -> Vec<libtest_mimic::Trial> {
-            let mut trials = vec![
-                $(
-                    super::case::<sqlx::Postgres, _>($suite, stringify!($case), async |db| $case(db).await),
-                    super::case::<sqlx::Sqlite, _>($suite, stringify!($case), async |db| $case(db).await),
-                )*
-                $(super::case::<sqlx::Postgres, _>($suite, stringify!($postgres), async |db| $postgres(db).await),)*
-            ];
-            trials.extend(trial::at_night(vec![
-                $(super::case::<sqlx::Postgres, _>($suite, stringify!($night), async |db| $night(db).await),)*
-                $(
-                    super::case::<sqlx::Postgres, _>($suite, stringify!($every_night), async |db| {
-                        $every_night(db).await
-                    }),
-                    super::case::<sqlx::Sqlite, _>($suite, stringify!($every_night), async |db| {
-                        $every_night(db).await
-                    }),
-                )*
-            ]));
-            trials
-        }
-    };
-}
-use saga_cases;
-
-pub(crate) fn trials() -> Vec<Trial> {
-    [
-        bad_input::trials(),
-        begun::trials(),
-        calls::trials(),
-        crashes::trials(),
-        lost_commits::trials(),
-        metrics::trials(),
-        operators::trials(),
-        replies::trials(),
-        retention::trials(),
-        starts::trials(),
-        steps::trials(),
-        timers::trials(),
-        undoing::trials(),
-        workers::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+tests::cases! {
+    modules {
+        bad_input, begun, calls, crashes, lost_commits, metrics, operators, replies, retention,
+        starts, steps, timers, undoing, workers,
+    }
 }
 
 /// The changes that tests make to the tables, in the SQL of each database.
@@ -140,19 +83,12 @@ impl Tables for Sqlite {
 }
 
 /// Runs a case on its own database.
-fn case<DB, F>(suite: &str, name: &str, body: F) -> Trial
-where
-    DB: Tables,
-    F: AsyncFnOnce(Database<DB>) + Send + 'static,
-{
-    let backend = DB::BACKEND;
-    trial(format!("{suite}/{backend}/{name}"), &[backend], |stage| async move {
-        let db = Database::<DB>::migrated(&stage).await?;
-        db.execute(DB::EFFECTS).await?;
-        db.let_use(Role::Service, "effect").await?;
-        body(db).await;
-        Ok(())
-    })
+async fn each<DB: Tables>(stage: Stage, case: impl AsyncFnOnce(Database<DB>)) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    db.execute(DB::EFFECTS).await?;
+    db.let_use(Role::Service, "effect").await?;
+    case(db).await;
+    Ok(())
 }
 
 /// Returns options with which failures are retried almost at once.

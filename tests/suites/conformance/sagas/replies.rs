@@ -6,26 +6,27 @@ use message::{EventType, HeaderName, HeaderValue, Message, Topic};
 use outbox::CommitError;
 use saga::{KEY_HEADER, Replied, ReplyError, Run, Stop, TOKEN_HEADER};
 
-saga_cases! { "saga/replies":
-    a_request_leaves_by_the_outbox_with_its_key,
-    a_reply_wakes_the_saga,
-    a_reply_that_comes_before_the_saga_waits_is_kept,
-    a_reply_while_the_saga_goes_to_wait_is_not_missed,
-    a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing,
-    a_reply_before_a_cancellation_reaches_the_undo,
-    a_reply_keeps_every_digit,
-    a_second_reply_is_suppressed,
-    a_reply_for_another_step_wakes_nobody,
-    a_late_reply_goes_to_its_handler,
-    a_request_without_a_reply_in_time_is_undone,
-    a_reply_that_does_not_fit_is_stuck_and_stays,
-    a_message_that_is_no_reply_is_rejected,
-    a_reply_of_a_service_that_did_not_get_the_request_is_refused,
-    replies_that_nobody_asked_for_fill_no_mailbox,
-    a_transaction_that_was_ended_keeps_no_reply;
-    postgres { a_reply_with_an_old_snapshot_of_its_step_is_a_conflict }
-    postgres_at_night {}
-    every_at_night { a_saga_that_waits_is_not_kept_by_a_late_renewal }
+tests::cases! { "saga/replies/{on}/{case}":
+    every {
+        a_request_leaves_by_the_outbox_with_its_key,
+        a_reply_wakes_the_saga,
+        a_reply_that_comes_before_the_saga_waits_is_kept,
+        a_reply_while_the_saga_goes_to_wait_is_not_missed,
+        a_reply_for_another_step_while_the_saga_goes_to_wait_runs_nothing,
+        a_reply_before_a_cancellation_reaches_the_undo,
+        a_reply_keeps_every_digit,
+        a_second_reply_is_suppressed,
+        a_reply_for_another_step_wakes_nobody,
+        a_late_reply_goes_to_its_handler,
+        a_request_without_a_reply_in_time_is_undone,
+        a_reply_that_does_not_fit_is_stuck_and_stays,
+        a_message_that_is_no_reply_is_rejected,
+        a_reply_of_a_service_that_did_not_get_the_request_is_refused,
+        replies_that_nobody_asked_for_fill_no_mailbox,
+        a_transaction_that_was_ended_keeps_no_reply,
+    }
+    on_postgres { a_reply_with_an_old_snapshot_of_its_step_is_a_conflict }
+    night every { a_saga_that_waits_is_not_kept_by_a_late_renewal }
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]

@@ -3,8 +3,8 @@
 use super::*;
 use saga::{Run, Stop};
 
-saga_cases! { "saga/retention":
-    ended_sagas_go_with_their_steps_and_free_their_names,
+tests::cases! { "saga/retention/{on}/{case}":
+    every { ended_sagas_go_with_their_steps_and_free_their_names }
 }
 
 async fn ended_sagas_go_with_their_steps_and_free_their_names<DB: Tables>(db: Database<DB>) {

@@ -5,18 +5,20 @@ use inbox::{HandlerError, Next};
 use outbox::CommitError;
 use saga::{OVERDUE_COUNTED_MAX, Run, StartError, Stop};
 
-saga_cases! { "saga/starts":
-    a_saga_starts_with_its_transaction_or_not_at_all,
-    a_second_start_is_told_the_state,
-    another_input_under_the_same_id_is_refused,
-    an_input_that_differs_in_its_last_digit_is_refused,
-    racing_starts_start_one_saga,
-    an_unknown_type_or_name_is_refused,
-    a_handler_s_error_says_what_a_failed_start_means,
-    a_version_that_nobody_has_here_waits_and_is_listed,
-    overdue_sagas_are_counted_up_to_a_bound,
-    a_transaction_that_was_ended_starts_no_saga,
-    a_failed_start_makes_commit_refuse,
+tests::cases! { "saga/starts/{on}/{case}":
+    every {
+        a_saga_starts_with_its_transaction_or_not_at_all,
+        a_second_start_is_told_the_state,
+        another_input_under_the_same_id_is_refused,
+        an_input_that_differs_in_its_last_digit_is_refused,
+        racing_starts_start_one_saga,
+        an_unknown_type_or_name_is_refused,
+        a_handler_s_error_says_what_a_failed_start_means,
+        a_version_that_nobody_has_here_waits_and_is_listed,
+        overdue_sagas_are_counted_up_to_a_bound,
+        a_transaction_that_was_ended_starts_no_saga,
+        a_failed_start_makes_commit_refuse,
+    }
 }
 
 async fn echo<DB: Tables>(_: &mut Run<DB>, input: i64) -> Result<i64, Stop> {

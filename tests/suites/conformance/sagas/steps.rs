@@ -5,18 +5,20 @@ use inbox::HandlerError;
 use outbox::{NewMessage, Rollback};
 use saga::{Run, Stop};
 
-saga_cases! { "saga/steps":
-    effect_message_result_and_progress_commit_together,
-    a_result_is_returned_on_every_later_run,
-    steps_are_found_by_name_and_may_be_reordered,
-    a_failure_is_tried_again_and_then_stuck,
-    a_conflict_is_tried_again_and_not_counted,
-    a_step_that_always_loses_a_conflict_is_counted_and_then_stuck,
-    a_step_whose_transaction_was_ended_is_not_done,
-    a_step_that_fails_as_an_outage_does_is_let_go_and_counted,
-    a_refused_step_may_be_caught,
-    a_refusal_of_a_shared_helper_undoes_the_saga,
-    a_step_that_is_dropped_fails_the_run,
+tests::cases! { "saga/steps/{on}/{case}":
+    every {
+        effect_message_result_and_progress_commit_together,
+        a_result_is_returned_on_every_later_run,
+        steps_are_found_by_name_and_may_be_reordered,
+        a_failure_is_tried_again_and_then_stuck,
+        a_conflict_is_tried_again_and_not_counted,
+        a_step_that_always_loses_a_conflict_is_counted_and_then_stuck,
+        a_step_whose_transaction_was_ended_is_not_done,
+        a_step_that_fails_as_an_outage_does_is_let_go_and_counted,
+        a_refused_step_may_be_caught,
+        a_refusal_of_a_shared_helper_undoes_the_saga,
+        a_step_that_is_dropped_fails_the_run,
+    }
 }
 
 async fn effect_message_result_and_progress_commit_together<DB: Tables>(db: Database<DB>) {

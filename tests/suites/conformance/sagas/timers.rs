@@ -3,13 +3,15 @@
 use super::*;
 use saga::{Run, SPAN_MAX};
 
-saga_cases! { "saga/timers":
-    a_pause_holds_no_process_and_ends_once,
-    a_pause_that_is_over_at_once_goes_on,
-    a_century_is_accepted_and_more_is_refused,
-    a_pause_that_is_woken_too_early_waits_on,
-    sagas_that_a_clock_ahead_has_postponed_are_woken,
-    a_long_pause_of_another_process_is_kept,
+tests::cases! { "saga/timers/{on}/{case}":
+    every {
+        a_pause_holds_no_process_and_ends_once,
+        a_pause_that_is_over_at_once_goes_on,
+        a_century_is_accepted_and_more_is_refused,
+        a_pause_that_is_woken_too_early_waits_on,
+        sagas_that_a_clock_ahead_has_postponed_are_woken,
+        a_long_pause_of_another_process_is_kept,
+    }
 }
 
 async fn a_pause_holds_no_process_and_ends_once<DB: Tables>(db: Database<DB>) {

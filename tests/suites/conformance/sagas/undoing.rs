@@ -4,14 +4,16 @@ use super::*;
 use outbox::NewMessage;
 use saga::{Run, Stop, UndoState};
 
-saga_cases! { "saga/undoing":
-    steps_are_undone_in_reverse_order_each_once,
-    undo_and_its_record_and_message_commit_together,
-    a_failing_undo_is_tried_again_and_then_stuck,
-    an_undo_whose_commit_fails_is_tried_again_and_then_stuck,
-    an_undo_that_cannot_be_done_is_stuck_at_once,
-    a_step_that_the_code_lost_is_stuck_and_not_forgotten,
-    while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due,
+tests::cases! { "saga/undoing/{on}/{case}":
+    every {
+        steps_are_undone_in_reverse_order_each_once,
+        undo_and_its_record_and_message_commit_together,
+        a_failing_undo_is_tried_again_and_then_stuck,
+        an_undo_whose_commit_fails_is_tried_again_and_then_stuck,
+        an_undo_that_cannot_be_done_is_stuck_at_once,
+        a_step_that_the_code_lost_is_stuck_and_not_forgotten,
+        while_it_is_undone_a_saga_is_stuck_at_the_undo_that_is_due,
+    }
 }
 
 /// Runs three steps and a call, then stops with a reason.

@@ -5,25 +5,26 @@ use outbox::NewMessage;
 use saga::{Run, crash_points};
 use tokio::sync::Notify;
 
-saga_cases! { "saga/workers":
-    no_saga_is_run_by_two_at_once,
-    a_paused_worker_changes_nothing_after_its_lease,
-    a_worker_whose_saga_was_taken_commits_no_step,
-    a_paused_worker_does_not_call_after_its_lease,
-    a_living_worker_renews_its_lease,
-    another_worker_goes_on_after_a_crash,
-    what_ends_its_workers_is_stuck,
-    what_was_stored_ends_the_failures_before_it,
-    a_stopping_worker_lets_its_sagas_go,
-    a_busy_type_leaves_room_for_the_others,
-    concurrency_is_bounded,
-    a_worker_goes_on_when_columns_are_added;
-    postgres {}
-    postgres_at_night {
-        a_database_host_that_is_gone_stops_no_worker,
-        long_steps_that_use_up_the_pool_cost_no_lease
+tests::cases! { "saga/workers/{on}/{case}":
+    every {
+        no_saga_is_run_by_two_at_once,
+        a_paused_worker_changes_nothing_after_its_lease,
+        a_worker_whose_saga_was_taken_commits_no_step,
+        a_paused_worker_does_not_call_after_its_lease,
+        a_living_worker_renews_its_lease,
+        another_worker_goes_on_after_a_crash,
+        what_ends_its_workers_is_stuck,
+        what_was_stored_ends_the_failures_before_it,
+        a_stopping_worker_lets_its_sagas_go,
+        a_busy_type_leaves_room_for_the_others,
+        concurrency_is_bounded,
+        a_worker_goes_on_when_columns_are_added,
     }
-    every_at_night { a_living_worker_keeps_a_long_step }
+    night on_postgres {
+        a_database_host_that_is_gone_stops_no_worker,
+        long_steps_that_use_up_the_pool_cost_no_lease,
+    }
+    night every { a_living_worker_keeps_a_long_step }
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {

@@ -8,10 +8,8 @@ mod operate;
 mod work;
 
 use inbox::{Inbox, InboxOptions};
-use libtest_mimic::Trial;
 use sqlx::Postgres;
-use tests::trial::at_night;
-use tests::{Cluster, Database, Failure, Outcome, Stage, cluster, trial};
+use tests::{Cluster, Database, Failure, Outcome, Stage};
 
 /// Number of rows in each table.
 const ROWS: u32 = 1_000_000;
@@ -23,7 +21,7 @@ const PAGES_A_ROW: i64 = 60;
 /// Maximum pages of hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
 /// Maximum pages of an operator's query that counts this many rows of each kind.
-const PAGES_OF_ACTIVITY: i64 = 3 * inbox::shared::ACTIVITY_COUNTED_MAX as i64;
+const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
 /// The SQL that fills the tables.
 const FILL: &str = include_str!("fill.sql");
@@ -40,8 +38,8 @@ enum Statistics {
     SayFull,
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
-    at_night(vec![trial("statistics/postgres/no_call_depends_on_them", &cluster::NEEDS, depends_on_none)])
+tests::cases! { "statistics/{on}/{case}":
+    night postgres + xtask { no_call_depends_on_them = depends_on_none }
 }
 
 /// Goal: plans in a new database, or in one that was just emptied or filled, do not stop a service,

@@ -69,7 +69,7 @@ pub(super) async fn consumes(inbox: &Inbox<Postgres>) -> Outcome {
     }
     eventually("what was asked for is carried out", || async {
         let decisions = inbox.decisions(10.try_into()?).await?;
-        Ok(when(decisions.iter().all(|decision| decision.done_at.is_some())))
+        Ok(when(decisions.iter().all(|decision| decision.subject.done_at.is_some())))
     })
     .await?;
     inbox.maintain().await?;

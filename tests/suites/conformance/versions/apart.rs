@@ -2,35 +2,25 @@
 
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use migrations::{Line, Migrator};
 use proxy::{Conditions, Flow, Pass};
 use sqlx::{Connection as _, Executor as _, PgConnection, Postgres, Sqlite};
-use tests::trial::at_night;
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 
 use super::practice::{ALL, limited as limited_program, program, waiting as waiting_program};
 use super::{populated, recorded, up};
 
-pub(super) fn trials() -> Vec<Trial> {
-    let on = |name: &str| format!("migrations/versions/{name}");
-    let postgres = &[Backend::Postgres];
-    let mut trials = vec![
-        trial(on("postgres/ten_processes_migrate_at_once"), postgres, ten_on_postgres),
-        trial(on("sqlite/ten_processes_migrate_at_once"), &[Backend::Sqlite], ten_on_sqlite),
-        trial(on("postgres/a_role_that_limits_its_statements_migrates"), postgres, a_limited_role),
-        trial(on("postgres/a_table_in_use_fails_within_the_lock_timeout"), postgres, a_table_in_use),
-        trial(on("postgres/only_an_idle_transaction_has_a_limit"), postgres, only_an_idle_transaction),
-        trial(on("postgres/the_migration_that_is_waited_for_is_named"), postgres, the_holder_is_named),
-        trial(
-            on("postgres/a_script_waits_its_time_for_another_migration"),
-            postgres,
-            a_script_waits_its_time,
-        ),
-    ];
-    let name = on("postgres/a_migrator_whose_host_is_gone_stops_no_other");
-    trials.extend(at_night(vec![trial(name, postgres, a_host_that_is_gone)]));
-    trials
+tests::cases! { "migrations/versions/{on}/{case}":
+    postgres {
+        ten_processes_migrate_at_once = ten_on_postgres,
+        a_role_that_limits_its_statements_migrates = a_limited_role,
+        a_table_in_use_fails_within_the_lock_timeout = a_table_in_use,
+        only_an_idle_transaction_has_a_limit = only_an_idle_transaction,
+        the_migration_that_is_waited_for_is_named = the_holder_is_named,
+        a_script_waits_its_time_for_another_migration = a_script_waits_its_time,
+    }
+    sqlite { ten_processes_migrate_at_once = ten_on_sqlite }
+    night postgres { a_migrator_whose_host_is_gone_stops_no_other = a_host_that_is_gone }
 }
 
 /// Migrates with ten processes at once. Returns how many migrations each has applied, in ascending

@@ -4,14 +4,11 @@ mod apart;
 mod practice;
 mod steps;
 
-use libtest_mimic::Trial;
 use migrations::Migrator;
 use tests::{Database, Dialect, Failure, Stage};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = steps::trials();
-    trials.extend(apart::trials());
-    trials
+tests::cases! {
+    modules { apart, steps }
 }
 
 /// Applies what is missing. Returns the names of the applied migrations.

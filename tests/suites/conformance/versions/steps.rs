@@ -1,36 +1,20 @@
 //! One program after another on one database.
 
-use libtest_mimic::Trial;
 use migrations::{MigrateError, SchemaError};
-use sqlx::{Postgres, Sqlite};
-use tests::{Backend, Database, Dialect, Failure, Outcome, Stage, trial};
+use tests::{Database, Dialect, Failure, Outcome, Stage};
 
 use super::practice::{ALL, edited, failing, program};
 use super::{populated, recorded, up};
 
-/// Makes one trial for each case and database.
-macro_rules! every {
-    ($($case:ident),* $(,)?) => {
-        vec![$(
-            trial(named("postgres", stringify!($case)), &[Backend::Postgres], $case::<Postgres>),
-            trial(named("sqlite", stringify!($case)), &[Backend::Sqlite], $case::<Sqlite>),
-        )*]
-    };
-}
-
-fn named(backend: &str, case: &str) -> String {
-    format!("migrations/versions/{backend}/{case}")
-}
-
-pub(super) fn trials() -> Vec<Trial> {
-    every![
+tests::cases! { "migrations/versions/{on}/{case}":
+    databases {
         an_upgrade_keeps_and_converts_the_rows,
         a_script_continues_where_the_database_stands,
         a_program_of_another_version_is_refused,
         a_changed_version_is_named,
         a_gap_is_refused,
         a_version_that_fails_leaves_nothing_of_its_run,
-    ]
+    }
 }
 
 const ROWS: &str = "SELECT id || ' ' || body || ' ' || bytes FROM outbox_practice ORDER BY id";

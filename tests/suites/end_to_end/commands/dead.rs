@@ -12,6 +12,16 @@ use tests::{Broker, Database, Dialect, Failure, Outcome, Stage};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    pairs {
+        dead_messages_are_edited_requeued_and_discarded,
+        a_wrong_selection_decides_about_nothing,
+        of_two_operators_one_wins_and_the_other_is_told,
+        a_relay_is_forgotten_with_its_dead_messages_when_asked,
+    }
+    postgres { many_messages_are_decided_about_in_few_sessions = many_are_decided_about_in_few_sessions }
+}
+
 const RELAY: &str = "orders";
 const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
 
@@ -63,7 +73,7 @@ impl<DB: Dialect> Scene<DB> {
 /// be looked up afterwards. Oracle: the records in the topic, read with a plain client; the lists;
 /// one audit record for each decision with who, what and why; exit code 3 while a message is dead,
 /// 0 afterwards.
-pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
+async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -85,6 +95,11 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let file = stage.folder().join("payload");
     std::fs::write(&file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let file = file.to_str().ok_or("the path is not UTF-8")?;
+    std::fs::write(file, "{\"key\": \"a\"")?;
+    let broken = ["edit", "--id", message, "--payload-file", file];
+    let broken = scene.dead(&[&broken, &SIGNED[..]].concat()).await?;
+    broken.refused(2, &["not JSON", "EOF while parsing", "--accept-invalid-json"])?;
+    std::fs::write(file, json!({ "key": "a", "seq": 1 }).to_string())?;
     let edit = ["edit", "--id", message, "--payload-file", file, "--header", "by=ann", "--output", "json"];
     let edited = scene.dead(&[&edit, &SIGNED[..]].concat()).await?.done()?;
     assert!(
@@ -94,6 +109,14 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
     let edited = edited.json()?;
     assert_eq!(outcomes(&edited), [(entry, "edited")], "{edited}");
     assert_eq!(scene.listed("dead").await?[0]["edited"], json!(true), "it stays dead until you requeue it");
+    let late = ["edit", "--id", message, "--payload-file", file, "--unchanged-since", "2020-01-01T00:00:00Z"];
+    scene.dead(&[&late, &SIGNED[..]].concat()).await?.refused(2, &["changed at", "nothing was edited"])?;
+    let edits = scene.dead(&[&["edits", "--id", entry, "--output", "json"], &SIGNED[..]].concat()).await?;
+    let edits = edits.done()?.json()?;
+    assert_eq!(column(&edits, "actor"), ["ann"], "{edits}");
+    assert_eq!(edits[0]["after"]["payload"], r#"{"key":"a","seq":1}"#, "{edits}");
+    assert_eq!(edits[0]["after"]["headers"]["by"], "ann", "{edits}");
+    assert!(edits[0]["before"]["payload_bytes"].as_u64() > Some(100), "it was above the limit: {edits}");
     let requeued = scene.decide(&["requeue", "--id", entry]).await?;
     assert_eq!(outcomes(&requeued), [(entry, "requeued")], "{requeued}");
     assert_eq!(requeued["selection"], json!(format!("id={entry}: 1 chosen")));
@@ -148,7 +171,7 @@ pub(super) async fn dead_messages_are_edited_requeued_and_discarded<DB: Dialect>
 /// Goal: when two operators decide about the same messages at once, one wins and the other learns
 /// of it. Oracle: each message has one decision in the audit; every other outcome names the faster
 /// operator, and the slower operator's command ends with 2.
-pub(super) async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
+async fn of_two_operators_one_wins_and_the_other_is_told<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -187,7 +210,7 @@ fn outcomes(report: &Value) -> Vec<(&str, &str)> {
 
 /// Goal: a command with a contradictory or wrong selection decides about nothing. Oracle: for each
 /// command, exit code 2 and the error; everything is still dead, and no audit record was written.
-pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
+async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -228,7 +251,7 @@ pub(super) async fn a_wrong_selection_decides_about_nothing<DB: Dialect>(
 /// Goal: a relay is not forgotten together with messages that may still be needed, unless the
 /// operator asks for that. Oracle: exit code 2 with their number and the remedy, and everything is
 /// still there; then no row of the relay is left.
-pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
+async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -260,7 +283,7 @@ pub(super) async fn a_relay_is_forgotten_with_its_dead_messages_when_asked<DB: D
 /// Goal: a decision about a thousand messages opens few sessions and is one line of the audit. When
 /// one database is unreachable, the audit shows the other. Oracle: the server's count of sessions,
 /// standard error, and the audit.
-pub(super) async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
+async fn many_are_decided_about_in_few_sessions(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     for insert in [
         "outbox_relay (relay, epoch, cursor) VALUES ('orders', 0, '{}')",

@@ -8,44 +8,33 @@ use harness::plain::rabbitmq::Rabbitmq;
 use harness::plain::sqs::Sqs;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{ConnectOptions as _, Postgres, Sqlite};
 use tests::brokers::{create_kafka_topic, remove_rabbitmq_queue};
 use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::trial::at_night;
-use tests::{Backend, Cluster, Database, Failure, Outcome, RelayProcess, Role, Stage, eventually, trial};
+use tests::{Backend, Cluster, Database, Failure, Outcome, RelayProcess, Role, Stage, eventually};
 
 use super::Ran;
 
-pub(super) fn trials() -> Vec<Trial> {
-    let kafka = [Backend::Postgres, Backend::Kafka];
-    let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
-    let management = [Backend::Postgres, Backend::Rabbitmq, Backend::RabbitmqManagement];
-    let sqs = [Backend::Postgres, Backend::Sqs];
-    let mut trials = vec![
-        trial("doctor/a_sound_pipeline_fails_nothing/postgres/kafka", &kafka, a_sound_pipeline),
-        trial("doctor/what_is_wrong_in_postgres_is_told/postgres/kafka", &kafka, what_is_wrong_in_postgres),
-        trial("doctor/what_a_cloud_takes_away_is_told/postgres/kafka", &kafka, what_a_cloud_takes_away),
-        trial("doctor/what_will_be_too_old_is_told/postgres/kafka", &kafka, too_old),
-        trial("doctor/encodings_are_told/postgres/kafka", &kafka, encodings),
-        trial("doctor/a_collation_that_changed_is_told/postgres/kafka", &kafka, changed_collation),
-        trial("doctor/missing_rights_are_named/postgres/kafka", &kafka, missing_rights),
-        trial("doctor/what_is_wrong_in_kafka_is_told/postgres/kafka", &kafka, what_is_wrong_in_kafka),
-        trial("doctor/amqp_tells_that_a_queue_exists/postgres/rabbitmq", &rabbitmq, amqp_alone),
-        trial(
-            "doctor/what_is_wrong_in_rabbitmq_is_told/postgres/rabbitmq",
-            &management,
-            what_is_wrong_in_rabbitmq,
-        ),
-        trial("doctor/what_is_wrong_in_sqs_is_told/postgres/sqs", &sqs, what_is_wrong_in_sqs),
-        trial("doctor/a_broker_that_is_away_can_pass_by_itself/sqlite", &[], a_broker_that_is_away),
-    ];
-    // This case needs its own server.
-    let private = [Backend::Postgres, Backend::Kafka, Backend::Xtask];
-    trials.extend(at_night(vec![trial("doctor/a_pooler_is_named/private/kafka", &private, behind_a_pooler)]));
-    trials
+tests::cases! { "doctor/{case}/{on}":
+    postgres kafka {
+        a_sound_pipeline_fails_nothing = a_sound_pipeline,
+        what_is_wrong_in_postgres_is_told = what_is_wrong_in_postgres,
+        what_a_cloud_takes_away_is_told = what_a_cloud_takes_away,
+        what_will_be_too_old_is_told = too_old,
+        encodings_are_told = encodings,
+        a_collation_that_changed_is_told = changed_collation,
+        missing_rights_are_named = missing_rights,
+        what_is_wrong_in_kafka_is_told = what_is_wrong_in_kafka,
+    }
+    postgres rabbitmq { amqp_tells_that_a_queue_exists = amqp_alone }
+    postgres rabbitmq + rabbitmq_management {
+        what_is_wrong_in_rabbitmq_is_told = what_is_wrong_in_rabbitmq,
+    }
+    postgres sqs { what_is_wrong_in_sqs_is_told = what_is_wrong_in_sqs }
+    sqlite { a_broker_that_is_away_can_pass_by_itself = a_broker_that_is_away }
+    kafka + postgres xtask { "a_pooler_is_named/private" = behind_a_pooler }
 }
 
 /// The result of one run.

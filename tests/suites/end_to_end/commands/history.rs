@@ -8,6 +8,14 @@ use tests::{Broker, Database, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    databases {
+        a_relay_that_is_gone_is_forgotten,
+        what_is_asked_wrongly_changes_nothing,
+    }
+    pairs { what_was_published_is_removed_when_it_is_old }
+}
+
 /// Runs a command that the audit records.
 async fn signed(config: &Config, command: &[&str]) -> Result<Ran, Failure> {
     Ran::with(config, &[command, &["--actor", "ann", "--note", "a test"]].concat()).await
@@ -35,7 +43,7 @@ fn unreachable(url: &str) -> String {
 /// each call, including a dry run; what is reported about rows that stay; the audit, which has a
 /// line for what was removed and none for a call that removed nothing; nothing is published again
 /// afterwards.
-pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
+async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -77,7 +85,7 @@ pub(super) async fn what_was_published_is_removed_when_it_is_old<DB: Dialect>(
 
 /// Goal: a relay that will not return can be forgotten, so that it holds nothing back. A leading
 /// relay cannot be forgotten. Oracle: exit codes; the relay's row; the audit.
-pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
+async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
     let relays = || database.integer("SELECT count(*) FROM outbox_relay");
@@ -100,7 +108,7 @@ pub(super) async fn a_relay_that_is_gone_is_forgotten<DB: Dialect>(stage: Stage)
 
 /// Goal: a misspelt name, an invalid duration and an unavailable database change nothing. Oracle:
 /// exit code 2 or 3, and the error; the relay's row is still there.
-pub(super) async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: Stage) -> Outcome {
+async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::migrated(&stage).await?;
     let config = Config::text(&stage, &unreachable(&database.relay_url()?))?;
     let relay = RelayProcess::start(&stage, &config)?;

@@ -7,6 +7,15 @@ use tests::{Backend, Database, Dialect, Outcome, Stage};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    databases {
+        what_is_missing_is_applied_once,
+        a_script_makes_the_same_tables,
+        a_database_that_is_away_hides_no_other,
+    }
+    postgres { roles_are_made_without_another_client }
+}
+
 const LINES: [&str; 4] = ["outbox", "inbox", "idempotency", "saga"];
 
 fn url<DB: Dialect>(database: &Database<DB>) -> String {
@@ -16,7 +25,7 @@ fn url<DB: Dialect>(database: &Database<DB>) -> String {
 /// Goal: an empty database gets every table, once, and an up-to-date database is distinguished from
 /// an outdated one. Oracle: exit codes 2, 0, 0, 0; the lines with their versions in table and JSON;
 /// the rows of the migration bookkeeping.
-pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
+async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let url = url(&database);
     let on = |command: &'static str, more: &[&'static str]| {
@@ -56,7 +65,7 @@ pub(super) async fn what_is_missing_is_applied_once<DB: Dialect>(stage: Stage) -
 /// Goal: the image is enough for an installation: the program creates roles and grants, and
 /// repeating it does no harm. Oracle: PostgreSQL's own answer about the relay's rights, before and
 /// after.
-pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outcome {
+async fn roles_are_made_without_another_client(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let url = url(&database);
     let roles = ["migrator", "producer", "relay", "observer"].map(|role| (role, stage.unique(role)));
@@ -87,7 +96,7 @@ pub(super) async fn roles_are_made_without_another_client(stage: Stage) -> Outco
 
 /// Goal: an administrator can run the SQL by hand. Oracle: the output of `migrate sql`, run by
 /// another client, satisfies `migrate status`; an unknown version is refused.
-pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) -> Outcome {
+async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let dialect = DB::DIALECT.to_string();
     for line in LINES {
@@ -109,7 +118,7 @@ pub(super) async fn a_script_makes_the_same_tables<DB: Dialect>(stage: Stage) ->
 /// Goal: the command reports its results even when another database is unavailable. Oracle: exit
 /// code 3, or 2 for a missing file; that database on standard error, and the other one's rows on
 /// standard output; its tables are up to date.
-pub(super) async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
+async fn a_database_that_is_away_hides_no_other<DB: Dialect>(stage: Stage) -> Outcome {
     let database = Database::<DB>::empty(&stage).await?;
     let (away, place, code) = match DB::BACKEND {
         Backend::Sqlite => ("sqlite:///nowhere/orders.db", "/nowhere/orders.db", 2),

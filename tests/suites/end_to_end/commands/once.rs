@@ -11,13 +11,16 @@ use tests::{Backend, Broker, Dialect, Outcome, RelayProcess, Stage, brokers};
 
 use super::Ran;
 
+tests::cases! { "{case}/{on}":
+    pairs { a_run_ends_when_everything_has_left }
+    postgres kafka { a_run_ends_when_an_operator_has_to_act }
+    postgres rabbitmq { a_run_ends_when_a_queue_is_missing }
+}
+
 /// Goal: a run ends on its own when everything has been published, and leaves messages that are due
 /// later. Oracle: exit code 0 without messages, with a hundred messages and with a scheduled
 /// message; the records, read with a plain client; the lease is released.
-pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn a_run_ends_when_everything_has_left<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
@@ -42,7 +45,7 @@ pub(super) async fn a_run_ends_when_everything_has_left<DB: Dialect>(
 /// Goal: a run that cannot lead until an operator acts ends, and reports what is needed. It waits
 /// only for temporary problems. Oracle: its exit code and its log, without the right to take the
 /// lease.
-pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outcome {
+async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Kafka).await?).await?;
     let url = workload.database.relay_url()?;
     let config = Config::write(&stage, "orders", &url, workload.broker.as_ref(), "")?;
@@ -57,7 +60,7 @@ pub(super) async fn a_run_ends_when_an_operator_has_to_act(stage: Stage) -> Outc
 /// Goal: a run whose last messages wait for an operator ends, and reports this. If a signal ends a
 /// run earlier, the run does not report success. Oracle: exit codes and the log, with a missing
 /// queue.
-pub(super) async fn a_run_ends_when_a_queue_is_missing(stage: Stage) -> Outcome {
+async fn a_run_ends_when_a_queue_is_missing(stage: Stage) -> Outcome {
     let workload =
         Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::Rabbitmq).await?).await?;
     let url = workload.database.relay_url()?;

@@ -11,6 +11,10 @@ use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    pairs { what_is_paused_waits_in_order_and_others_flow }
+}
+
 const RELAY: &str = "orders";
 
 /// Maximum time until a running relay has noticed a pause: one second, and one more for a busy
@@ -68,7 +72,7 @@ impl<DB: Dialect> Scene<DB> {
 /// topics continue, waiting messages are counted, and after the resume every message takes effect
 /// once and in order. Oracle: effects of both keys; the other topic, read with a plain client; the
 /// status; the checker's order at the end.
-pub(super) async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
+async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {

@@ -1,21 +1,18 @@
 //! The output of commands when a database or a broker refuses the relay.
 
-use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{Postgres, Sqlite};
 use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::{Backend, Database, Failure, Outcome, RelayProcess, Stage, eventually, trial};
+use tests::{Database, Failure, Outcome, RelayProcess, Stage, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Ran;
 
-pub(super) fn trials() -> Vec<Trial> {
-    vec![
-        trial("refusals/a_broker_that_is_away_is_shown/sqlite", &[], away),
-        trial("refusals/the_remedy_fits_the_cause/postgres", &[Backend::Postgres], remedies),
-    ]
+tests::cases! { "refusals/{case}/{on}":
+    sqlite { a_broker_that_is_away_is_shown = away }
+    postgres { the_remedy_fits_the_cause = remedies }
 }
 
 /// Returns the broker's error from the status of the only pipeline.

@@ -11,6 +11,17 @@ use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    pairs {
+        what_was_published_is_replayed_with_its_ids,
+        what_was_not_published_is_not_replayed,
+        a_replay_stops_at_a_pause,
+        a_replay_that_was_killed_is_repeated,
+        a_replay_that_makes_no_sense_is_refused,
+        a_replay_begins_where_history_is_kept,
+    }
+}
+
 const RELAY: &str = "orders";
 const SIGNED: [&str; 4] = ["--actor", "ann", "--note", "a test"];
 
@@ -74,7 +85,7 @@ fn of_key(records: &[Value], key: &str) -> Vec<i64> {
 /// Goal: published messages are published again by id, time, topic, key and range, with the same
 /// message ids and in the order of their keys, and take no second effect. Oracle: the topic, read
 /// with a plain client; the consumer's effects and the duplicates it received; the audit.
-pub(super) async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
+async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -128,7 +139,7 @@ pub(super) async fn what_was_published_is_replayed_with_its_ids<DB: Dialect>(
 
 /// Goal: a message that was not published is never replayed: not yet published, dead, held or
 /// discarded. A paused message is not replayed either. Oracle: the counts and refusals; the topic.
-pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
+async fn what_was_not_published_is_not_replayed<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -170,7 +181,7 @@ pub(super) async fn what_was_not_published_is_not_replayed<DB: Dialect>(
 
 /// Goal: a pause that is set while a replay runs stops it, and the replay reports how to continue.
 /// Oracle: the exit code, the log, and the topic, which does not grow afterwards.
-pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     scene.place(&["a"; 40]).await?;
     scene.publish().await?.done()?;
@@ -195,7 +206,7 @@ pub(super) async fn a_replay_stops_at_a_pause<DB: Dialect>(stage: Stage, broker:
 
 /// Goal: a replay of unknown ids, of a reversed range, or without confirmation is refused, and
 /// nothing is sent. Oracle: exit codes and errors.
-pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
+async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -224,7 +235,7 @@ pub(super) async fn a_replay_that_makes_no_sense_is_refused<DB: Dialect>(
 
 /// Goal: a replay never silently skips the part of its range that retention has removed. Oracle:
 /// the refusals name the id from which history is kept, and a replay from there works.
-pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
+async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -259,10 +270,7 @@ pub(super) async fn a_replay_begins_where_history_is_kept<DB: Dialect>(
 /// relay. A replay that is stopped by a signal reports where to continue. Oracle: the topic has
 /// every message at least twice; each effect happened once and in order; the output states how to
 /// continue, and that works.
-pub(super) async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn a_replay_that_was_killed_is_repeated<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let scene = Scene::<DB>::open(&stage, broker).await?;
     let relay = RelayProcess::start(&stage, &scene.config)?;
     let consumer = scene.workload.consume().await?;

@@ -1,33 +1,29 @@
 //! From nothing to a running relay: `relay init`, `check`, `config show`, `config schema`, `man`.
 
-use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
 use tests::relay_process::Config;
-use tests::{Backend, Database, Outcome, Stage, trial};
+use tests::{Backend, Database, Outcome, Stage};
 
 use super::Ran;
 
-pub(super) fn trials() -> Vec<Trial> {
-    let kafka = [Backend::Postgres, Backend::Kafka];
-    let rabbitmq = [Backend::Postgres, Backend::Rabbitmq];
-    vec![
-        trial("setup/what_init_writes_passes_check/postgres/rabbitmq", &rabbitmq, what_init_writes),
-        trial("setup/init_writes_nothing_that_does_not_work/sqlite", &[], init_writes_nothing),
-        trial("setup/check_tells_a_mistake_from_an_outage/postgres/kafka", &kafka, check_tells),
-        trial("setup/every_setting_is_shown_with_its_origin", &[], every_setting),
-        where_no_package_is("setup/the_configuration_is_where_packages_put_it"),
-        trial("setup/man_pages_and_completions_name_every_command", &[], man_pages),
-    ]
+tests::cases! { "setup/{case}/{on}":
+    postgres rabbitmq { what_init_writes_passes_check = what_init_writes }
+    postgres { init_copies_no_password_from_a_file = init_copies_nothing }
+    sqlite { init_writes_nothing_that_does_not_work = init_writes_nothing }
+    postgres kafka { check_tells_a_mistake_from_an_outage = check_tells }
+    anywhere {
+        every_setting_is_shown_with_its_origin = every_setting,
+        man_pages_and_completions_name_every_command = man_pages,
+    }
+    anywhere, if no_package_is_there { the_configuration_is_where_packages_put_it = default_places }
 }
 
 /// The configuration of an installed package.
 const INSTALLED: &str = "/etc/relay/relay.toml";
 
-fn where_no_package_is(name: &str) -> Trial {
-    if std::path::Path::new(INSTALLED).exists() {
-        return trial::cannot_run(name, &format!("a relay is installed: {INSTALLED} exists"));
-    }
-    trial(name, &[], default_places)
+fn no_package_is_there() -> Result<(), String> {
+    let is_there = std::path::Path::new(INSTALLED).exists();
+    if is_there { Err(format!("a relay is installed: {INSTALLED} exists")) } else { Ok(()) }
 }
 
 /// Goal: a new user gets a file that works, and never loses one. Oracle: `relay check` of the file;
@@ -49,6 +45,25 @@ async fn what_init_writes(stage: Stage) -> Outcome {
     assert_eq!(checked[0]["checks"].as_array().map(Vec::len), Some(2), "{checked}");
     Ran::of_variables(&flags, &variables).await?.refused(2, &["exists", "--out"])?;
     assert_eq!(std::fs::read_to_string(&path)?, text);
+    Ok(())
+}
+
+/// Goal: a password stays in the one file that has it. Oracle: what `init --database-file` writes
+/// names this file, has no password, and passes the check of the database from another folder.
+async fn init_copies_nothing(stage: Stage) -> Outcome {
+    let database = Database::<Postgres>::migrated(&stage).await?;
+    let url = database.relay_url()?;
+    let secret = stage.folder().join("database-url");
+    let path = stage.folder().join("new.toml");
+    std::fs::write(&secret, format!("{url}\n"))?;
+    let file = path.to_str().ok_or("the path is not UTF-8")?;
+    let named = secret.to_str().ok_or("the path is not UTF-8")?;
+    let flags = ["init", "--out", file, "--name", "orders", "--database-file", named, "--no-check"];
+    Ran::of(&[&flags[..], &["--kafka", "127.0.0.1:1"]].concat()).await?.done()?;
+    let text = std::fs::read_to_string(&path)?;
+    assert!(text.contains(&format!("url_file = {named:?}")), "{text}");
+    assert!(!text.contains(&url) && !text.contains("\nurl ="), "{text}");
+    Ran::of(&["dead", "list", "--config", file]).await?.done()?;
     Ok(())
 }
 

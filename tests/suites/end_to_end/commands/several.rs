@@ -8,11 +8,15 @@ use tests::{Broker, Database, Dialect, Outcome, RelayProcess, Stage};
 
 use super::{Ran, column};
 
+tests::cases! { "{case}/{on}":
+    pairs { pipelines_of_one_process_do_not_wait_for_each_other }
+}
+
 /// Goal: pipelines of one process share only the process. If the broker of one pipeline and the
 /// database of another are unreachable, the other pipelines continue, and each has its own cursor.
 /// Oracle: the effects of a third and a fourth pipeline, which read one database under two names;
 /// the status of each; the orderly stop.
-pub(super) async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
+async fn pipelines_of_one_process_do_not_wait_for_each_other<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {

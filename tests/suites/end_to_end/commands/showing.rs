@@ -14,6 +14,15 @@ use tests::{Broker, Database, Dialect, Failure, Outcome, RelayProcess, Stage};
 use super::{Ran, column};
 use crate::verify;
 
+tests::cases! { "{case}/{on}":
+    pairs {
+        the_story_of_a_message_is_told,
+        topics_that_are_behind_are_told_and_watched,
+        what_is_published_now_is_told,
+    }
+    postgres { a_count_that_stops_is_a_lower_bound }
+}
+
 async fn shown(config: &Config, id: &str) -> Result<Value, Failure> {
     Ran::with(config, &["show", id, "--output", "json"]).await?.done()?.json()
 }
@@ -22,10 +31,7 @@ async fn shown(config: &Config, id: &str) -> Result<Value, Failure> {
 /// dead message, or discarded. The operator can give its position, its message id or its dead
 /// letter, and gets a clear answer for an invalid, unknown or removed id. Oracle: the workload's
 /// own tables, and each answer.
-pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn the_story_of_a_message_is_told<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let config = verify::config(&stage, &workload, &workload.database.url, "")?;
     let publish = || async { Ran::with(&config, &["run", "--once"]).await };
@@ -116,7 +122,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
     );
     let some = Ran::with(&config, &["search", "--limit", "1"]).await?.done()?.out;
     assert!(
-        some.contains("; go on: relay search --limit 1 --pipeline") && some.contains("searched 1 of"),
+        some.contains("; continue: relay search --limit 1 --pipeline") && some.contains("searched 1 of"),
         "{some}"
     );
     let none = Ran::with(&config, &["search", "--header", "tenant=none"]).await?.done()?.out;
@@ -148,7 +154,7 @@ pub(super) async fn the_story_of_a_message_is_told<DB: Dialect>(
 /// Goal: an operator sees how far each topic is behind, and can watch the state until a signal.
 /// Oracle: counts before and after publishing, with a dead message and one held behind it; the
 /// repeated states in the output; the exit code.
-pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
+async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
     stage: Stage,
     broker: Arc<dyn Broker>,
 ) -> Outcome {
@@ -191,10 +197,7 @@ pub(super) async fn topics_that_are_behind_are_told_and_watched<DB: Dialect>(
 /// Goal: an operator sees the messages that are being published now. Payloads are shown only on
 /// request, and then the audit shows who looked. Oracle: the lines of a tail that runs while
 /// messages are published; the audit.
-pub(super) async fn what_is_published_now_is_told<DB: Dialect>(
-    stage: Stage,
-    broker: Arc<dyn Broker>,
-) -> Outcome {
+async fn what_is_published_now_is_told<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let config =
         Config::write(&stage, "orders", &workload.database.relay_url()?, workload.broker.as_ref(), "")?;
@@ -267,7 +270,7 @@ async fn parked_ones_are_told_again<DB: Dialect>(
 
 /// Goal: a count that is cut short is not shown as exact. Oracle: the table and the JSON, with
 /// fewer unread messages than the count's limit and with more.
-pub(super) async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome {
+async fn a_count_that_stops_is_a_lower_bound(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let broker = "[pipeline.kafka]\nbootstrap_servers = [\"127.0.0.1:1\"]\n";
     let config = Config::with_section(&stage, "orders", &database.relay_url()?, broker, "")?;

@@ -12,6 +12,11 @@ use tests::{Backend, Broker, Dialect, Failure, Outcome, RelayProcess, Stage, bro
 
 use super::Ran;
 
+tests::cases! { "{case}/{on}":
+    pairs { tables_fit_the_terminal }
+    postgres kafka_mock { a_tail_outlives_outages_of_its_database }
+}
+
 /// Returns the words of a text that do not change from run to run.
 fn words(text: &str) -> BTreeSet<&str> {
     let is_word = |word: &&str| word.len() > 2 && word.chars().all(|c| c.is_ascii_alphabetic());
@@ -21,7 +26,7 @@ fn words(text: &str) -> BTreeSet<&str> {
 /// Goal: an operator can read every table on a terminal of any width. Oracle: on 80 and 120 columns
 /// no line is wider, except for commands and single words, and no word is broken; a terminal that
 /// does not report its width gets the same lines as a pipe.
-pub(super) async fn tables_fit_the_terminal<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+async fn tables_fit_the_terminal<DB: Dialect>(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
     let workload = Workload::<DB>::open(&stage, broker).await?;
     let bytes = workload.broker.oversize_bytes().ok_or("every message fits")?;
     let mut tx = workload.begin().await?;
@@ -66,7 +71,7 @@ pub(super) async fn tables_fit_the_terminal<DB: Dialect>(stage: Stage, broker: A
 /// Goal: a tail waits while its database does not answer, at its start and later, and misses
 /// nothing. Oracle: the lines of a tail behind a network that breaks twice, about messages that a
 /// relay beside it publishes.
-pub(super) async fn a_tail_outlives_outages_of_its_database(stage: Stage) -> Outcome {
+async fn a_tail_outlives_outages_of_its_database(stage: Stage) -> Outcome {
     let workload =
         Workload::<Postgres>::open(&stage, brokers::open(&stage, Backend::KafkaMock).await?).await?;
     let url = workload.database.relay_url()?;

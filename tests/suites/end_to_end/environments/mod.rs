@@ -103,7 +103,13 @@ static NEW: [Environment; 2] = [
     made("builtin_unicode", "TEMPLATE template0 LOCALE_PROVIDER builtin BUILTIN_LOCALE 'C.UTF-8'"),
 ];
 
-pub(crate) fn trials() -> Vec<Trial> {
+tests::cases! {
+    modules { private }
+    also { environments() }
+}
+
+/// Returns a trial for each environment.
+fn environments() -> Vec<Trial> {
     let needs = [Backend::Postgres, Backend::Rabbitmq];
     let of = |environment: &'static Environment| {
         let name = format!("environments/postgres/{}", environment.name);
@@ -113,9 +119,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let new = NEW.iter().filter(|_| std::env::var(cluster::MAJOR).is_ok_and(|major| major == "18"));
-    let mut trials: Vec<Trial> = ENVIRONMENTS.iter().chain(new).map(of).collect();
-    trials.extend(private::trials());
-    trials
+    ENVIRONMENTS.iter().chain(new).map(of).collect()
 }
 
 impl Environment {

@@ -6,22 +6,20 @@ use proxy::Proxy;
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::relay_process::Config;
-use tests::trial::at_night;
 use tests::workload::Workload;
 use tests::{Backend, Cluster, Database, Outcome, RelayProcess, Stage, brokers, cluster, eventually, trial};
 
 use super::{ORDERS, key, nothing_is_missing, saga};
 use crate::commands::Ran;
 
-pub(super) fn trials() -> Vec<Trial> {
-    let needs = [Backend::Postgres, Backend::Xtask, Backend::Rabbitmq];
-    at_night(vec![
-        trial("environments/private/a_server_that_becomes_read_only_is_waited_out", &needs, read_only),
-        trial("environments/private/a_standby_takes_the_place_of_its_primary", &needs, promoted),
-        trial("environments/private/postgres_18", &needs, on_18),
-        trial("environments/private/pgbouncer_in_session_mode", &needs, behind_a_pooler),
-        behind_a_pooler_that_prepares(&needs),
-    ])
+tests::cases! { "environments/private/{case}":
+    anywhere + postgres xtask rabbitmq {
+        a_server_that_becomes_read_only_is_waited_out = read_only,
+        a_standby_takes_the_place_of_its_primary = promoted,
+        postgres_18 = on_18,
+        pgbouncer_in_session_mode = behind_a_pooler,
+    }
+    also { [behind_a_pooler_that_prepares()] }
 }
 
 /// Makes all sessions of the server read-only by default, including open ones, or writable again.
@@ -147,7 +145,7 @@ const PREPARES_FROM: (u32, u32) = (1, 21);
 
 /// Lists the trial as ignored if the installed pooler is older, with the reason in its name. That
 /// is no failure even where everything is required, because Debian 12 has no newer one.
-fn behind_a_pooler_that_prepares(needs: &[Backend]) -> Trial {
+fn behind_a_pooler_that_prepares() -> Trial {
     let name = "environments/private/pgbouncer_in_transaction_mode_that_prepares";
     let version = installed_pooler().unwrap_or_default();
     if version < PREPARES_FROM {
@@ -155,7 +153,7 @@ fn behind_a_pooler_that_prepares(needs: &[Backend]) -> Trial {
         let name = format!("{name} [PgBouncer {major}.{minor} is installed, and 1.21 is needed]");
         return Trial::test(name, || Ok(())).with_ignored_flag(true);
     }
-    trial(name, needs, prepared)
+    trial(name, &[Backend::Postgres, Backend::Xtask, Backend::Rabbitmq], prepared)
 }
 
 /// Returns the major and minor version of the pooler that the task runner would start.

@@ -151,7 +151,7 @@ pub(crate) async fn keyboard(stage: Stage) -> Outcome {
     browser.fill("input[name=reason]", "by keys").await?;
     to(&browser, "form.card button.danger").await?;
     browser.key(ENTER).await?;
-    browser.shows("1 of 1 messages discarded").await?;
+    browser.shows("1 of 1 message discarded").await?;
     browser.quit().await?;
     served.relay.stop().await
 }

@@ -1,7 +1,6 @@
 //! The page in a headless Chromium: the tasks of its users, with and without scripts.
 
-use libtest_mimic::Trial;
-use tests::{Backend, Outcome, Stage, eventually, trial};
+use tests::{Outcome, Stage, eventually};
 
 use super::driver::{self, Browser};
 use super::{ANN, EVE, Served, USERS};
@@ -24,33 +23,27 @@ pub(crate) const PAGES: [&str; 13] = [
     "/replay?pipeline=orders",
 ];
 
-/// Returns a trial in a browser. Without one, or without axe-core, the trial cannot run.
-fn in_browser<F>(name: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = Outcome>,
-{
-    if driver::is_there() && access::is_there() {
-        trial(name, &[Backend::Postgres], body)
-    } else {
-        trial::cannot_run(name, "OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set")
-    }
+/// Fails without a browser or axe-core.
+fn a_browser() -> Result<(), String> {
+    let is_there = driver::is_there() && access::is_there();
+    if is_there { Ok(()) } else { Err("OUTBOX_CHROMEDRIVER or OUTBOX_AXE is not set".into()) }
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        in_browser("an_operator_follows_and_decides_in_a_browser", decides),
-        in_browser("an_operator_decides_about_keys_in_a_browser", decisions::keys),
-        in_browser("an_operator_decides_about_sagas_in_a_browser", decisions::sagas),
-        in_browser("a_viewer_sees_no_button_in_a_browser", viewer),
-        in_browser("the_page_reads_without_scripts", without_scripts),
-        in_browser("everybody_can_read_the_page/light", access::light),
-        in_browser("everybody_can_read_the_page/dark", access::dark),
-        in_browser("everybody_can_read_the_page/widths", access::widths),
-        in_browser("the_page_needs_no_mouse", access::keyboard),
-        in_browser("trouble_comes_first/phone", front::phone),
-        in_browser("trouble_comes_first/looks", front::looks),
-        in_browser("a_page_without_its_server_says_so", front::gone),
-    ]
+tests::cases! { "{case}":
+    anywhere + postgres, if a_browser {
+        an_operator_follows_and_decides_in_a_browser = decides,
+        an_operator_decides_about_keys_in_a_browser = decisions::keys,
+        an_operator_decides_about_sagas_in_a_browser = decisions::sagas,
+        a_viewer_sees_no_button_in_a_browser = viewer,
+        the_page_reads_without_scripts = without_scripts,
+        "everybody_can_read_the_page/light" = access::light,
+        "everybody_can_read_the_page/dark" = access::dark,
+        "everybody_can_read_the_page/widths" = access::widths,
+        the_page_needs_no_mouse = access::keyboard,
+        "trouble_comes_first/phone" = front::phone,
+        "trouble_comes_first/looks" = front::looks,
+        a_page_without_its_server_says_so = front::gone,
+    }
 }
 
 /// Starts a browser that is logged in and shows the pipelines.

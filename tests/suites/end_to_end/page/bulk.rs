@@ -1,14 +1,12 @@
 //! A night with very many dead messages: one decision about all that matches, stopped and
 //! continued.
 
-use libtest_mimic::Trial;
-use tests::trial::at_night;
-use tests::{Backend, Outcome, Stage, eventually, trial};
+use tests::{Outcome, Stage, eventually};
 
 use super::{RELAY, Served, USERS};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    at_night(vec![trial("very_many_dead_messages_are_one_decision", &[Backend::Postgres], many)])
+tests::cases! { "{case}":
+    anywhere + postgres { very_many_dead_messages_are_one_decision = many }
 }
 
 /// Number of dead messages, of three causes: more than are decided about before the answer.

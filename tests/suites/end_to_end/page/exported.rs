@@ -15,7 +15,7 @@ pub(crate) async fn audit(stage: Stage) -> Outcome {
     let asked = ann.post("/dead/confirm", &chosen).await?;
     let signed = [&chosen[..], &asked.decision()?, &[("reason", "=cmd|' /C calc'!A0")]].concat();
     let (_, done) = ann.follow("/dead/decide", &signed).await?;
-    assert!(done.body.contains("1 of 1 messages discarded"), "{}", done.body);
+    assert!(done.body.contains("1 of 1 message discarded"), "{}", done.body);
     let pause = [("pipeline", "orders"), ("scope", "key"), ("name", "key-9"), ("reason", "look first")];
     assert_eq!(ann.post("/pause", &pause).await?.status, 303);
 

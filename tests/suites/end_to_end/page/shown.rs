@@ -79,7 +79,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
     assert!(asked.status == 200 && !asked.body.contains("<script>alert"), "{}", asked.body);
     let (_, done) = ann.follow("/dead/decide", &bulk).await?;
     assert!(
-        done.body.contains("1 of 1 messages discarded") && !done.body.contains("<script>alert"),
+        done.body.contains("1 of 1 message discarded") && !done.body.contains("<script>alert"),
         "{}",
         done.body
     );

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use brokers::kafka::mock::Mock;
 use brokers::{kafka, rabbitmq, sqs};
 use engine::{EngineOptions, Pipeline};
-use libtest_mimic::Trial;
+use harness::watched::Watched;
 use message::{Connector, Source};
 use outbox::NewMessage;
 use outbox_log::{LogOptions, RelayName};
@@ -21,12 +21,12 @@ use proxy::AmqpProxy;
 use sqlx::Postgres;
 use tests::eventually::when;
 use tests::workload::Workload;
-use tests::{Backend, Broker, Failure, Outcome, Stage, brokers as targets, eventually, trial};
+use tests::{Backend, Broker, Failure, Outcome, Stage, eventually};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use gateway::Gateway;
-use tally::{Tallied, Tally};
+use tally::Tally;
 
 /// How long the relay waits before it considers a destination silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
@@ -45,25 +45,25 @@ const KEYS: usize = 10;
 const LEADER: u8 = 2;
 const LATE: Duration = Duration::from_secs(10);
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let name = |broker: &str| format!("a_silent_destination_delays_only_itself/postgres/{broker}");
-    vec![
-        trial(name("kafka-mock"), &[Backend::Postgres], |stage| async move {
-            let broker = targets::open(&stage, Backend::KafkaMock).await?;
-            let silencer = LateLeader::start(&stage)?;
-            others_flow(stage, broker, Arc::new(silencer)).await
-        }),
-        trial(name("rabbitmq"), &[Backend::Postgres, Backend::Rabbitmq], |stage| async move {
-            let broker = targets::open(&stage, Backend::Rabbitmq).await?;
-            let silencer = Unconfirming::start(broker.as_ref()).await?;
-            others_flow(stage, broker, Arc::new(silencer)).await
-        }),
-        trial(name("sqs"), &[Backend::Postgres, Backend::Sqs], |stage| async move {
-            let broker = targets::open(&stage, Backend::Sqs).await?;
-            let silencer = Hanging::start(broker.as_ref()).await?;
-            others_flow(stage, broker, Arc::new(silencer)).await
-        }),
-    ]
+tests::cases! { "{case}/{on}":
+    postgres kafka_mock { a_silent_destination_delays_only_itself = late_leader }
+    postgres rabbitmq { a_silent_destination_delays_only_itself = unconfirming }
+    postgres sqs { a_silent_destination_delays_only_itself = hanging }
+}
+
+async fn late_leader(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let silencer = LateLeader::start(&stage)?;
+    others_flow(stage, broker, Arc::new(silencer)).await
+}
+
+async fn unconfirming(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let silencer = Unconfirming::start(broker.as_ref()).await?;
+    others_flow(stage, broker, Arc::new(silencer)).await
+}
+
+async fn hanging(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let silencer = Hanging::start(broker.as_ref()).await?;
+    others_flow(stage, broker, Arc::new(silencer)).await
 }
 
 fn scale() -> Result<usize, Failure> {
@@ -195,8 +195,8 @@ async fn topics(broker: &dyn Broker) -> Result<(String, String), Failure> {
 async fn others_flow(stage: Stage, broker: Arc<dyn Broker>, silencer: Arc<dyn Silencer>) -> Outcome {
     let workload = Workload::<Postgres>::open(&stage, broker).await?;
     let (alive, silent) = silencer.topics();
-    let tally = Tally::default();
-    let connector = Tallied::new(silencer.connector()?, tally.clone());
+    let tally = Arc::new(Tally::default());
+    let connector = Watched::new(silencer.connector()?, Arc::clone(&tally));
     let store =
         outbox_log::open(&workload.database.relay_url()?, Source::new("/test")?, LogOptions::default())?;
     let settings = EngineOptions::default().silent_after(SILENT_AFTER);

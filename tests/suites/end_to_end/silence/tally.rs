@@ -1,17 +1,14 @@
-//! A connector that counts the messages that pass through it.
+//! Counts the messages between engine and broker.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use async_trait::async_trait;
-use message::{
-    Capabilities, Connector, Message, MessageId, PublishError, Publisher, Receipts, Submission, Ticket,
-};
+use harness::watched::Watch;
+use message::{Message, MessageId, PublishError};
 
-/// Counts of the messages that pass through the connector.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Tally(Arc<Mutex<Counts>>);
+/// Counts of the messages that pass through a connector.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -19,8 +16,7 @@ struct Counts {
     submitted: HashMap<MessageId, (String, usize)>,
     /// Messages in the order of their first confirmations.
     confirmed: Vec<Arc<Message>>,
-    seen: std::collections::HashSet<MessageId>,
-    in_flight: HashMap<Ticket, Arc<Message>>,
+    seen: HashSet<MessageId>,
 }
 
 impl Tally {
@@ -59,66 +55,21 @@ impl Tally {
     }
 }
 
-/// The connector that counts.
-pub(crate) struct Tallied {
-    inner: Arc<dyn Connector>,
-    tally: Tally,
-}
-
-impl Tallied {
-    pub(crate) fn new(inner: Arc<dyn Connector>, tally: Tally) -> Self {
-        Self { inner, tally }
-    }
-}
-
-#[async_trait]
-impl Connector for Tallied {
-    fn destination(&self) -> &str {
-        self.inner.destination()
+impl Watch for Tally {
+    fn connected(&self) {
+        self.lock().sessions += 1;
     }
 
-    async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        let tally = self.tally.clone();
-        let counted = receipts.through(move |receipt| {
-            let mut counts = tally.lock();
-            if let Some(message) = counts.in_flight.remove(&receipt.ticket)
-                && receipt.outcome.is_ok()
-                && counts.seen.insert(message.id)
-            {
-                counts.confirmed.push(message);
-            }
-            Some(receipt)
-        });
-        let inner = self.inner.connect(counted).await?;
-        self.tally.lock().sessions += 1;
-        Ok(Box::new(TalliedPublisher { inner, tally: self.tally.clone() }))
-    }
-}
-
-struct TalliedPublisher {
-    inner: Box<dyn Publisher>,
-    tally: Tally,
-}
-
-#[async_trait]
-impl Publisher for TalliedPublisher {
-    fn profile(&self) -> Capabilities {
-        self.inner.profile()
+    fn submitted(&self, message: &Message) -> Result<(), PublishError> {
+        let topic = || (message.topic.to_string(), 0);
+        self.lock().submitted.entry(message.id).or_insert_with(topic).1 += 1;
+        Ok(())
     }
 
-    async fn submit(&mut self, batch: Vec<Submission>) {
-        {
-            let mut counts = self.tally.lock();
-            for Submission { ticket, message } in &batch {
-                let topic = || (message.topic.to_string(), 0);
-                counts.submitted.entry(message.id).or_insert_with(topic).1 += 1;
-                counts.in_flight.insert(*ticket, Arc::clone(message));
-            }
+    fn answered(&self, message: &Arc<Message>, outcome: &Result<(), PublishError>) {
+        let mut counts = self.lock();
+        if outcome.is_ok() && counts.seen.insert(message.id) {
+            counts.confirmed.push(Arc::clone(message));
         }
-        self.inner.submit(batch).await;
-    }
-
-    async fn close(self: Box<Self>, grace: Duration) {
-        self.inner.close(grace).await;
     }
 }

@@ -14,31 +14,26 @@ mod services;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use proxy::{Conditions, Flow, Pass};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tests::eventually::when;
-use tests::{Backend, Failure, Outcome, Stage, eventually, trial};
+use tests::{Failure, Outcome, Stage, eventually};
 use tokio::time::sleep;
 
 use self::orders::{Order, orders};
 use self::services::{Process, Services};
 use crate::program;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let saga = saga::crash_points::ALL.to_vec();
-    let messages = [&inbox::crash_points::ALL[..], &OUTBOX, &RELAY].concat();
-    vec![
-        on("a_kill_at_any_time_has_no_second_effect", killed_at_any_time),
-        on("a_kill_at_each_point_of_a_saga_has_no_second_effect", |stage| killed_in_sagas(stage, saga)),
-        on("a_kill_at_each_point_of_a_message_has_no_second_effect", |stage| async move {
-            killed_at(stage, messages).await.map(drop)
-        }),
-        on("a_request_whose_reply_comes_too_late_is_taken_back", taken_back),
-        on("a_request_that_was_taken_back_before_is_refused", taken_back_before),
-        on("two_shippings_at_once_leave_no_parcel_of_what_is_taken_back", taken_back_at_once),
-    ]
+tests::cases! { "checkout/{on}/{case}":
+    postgres rabbitmq, if program::python_with_clients {
+        a_kill_at_any_time_has_no_second_effect = killed_at_any_time,
+        a_kill_at_each_point_of_a_saga_has_no_second_effect = killed_in_sagas,
+        a_kill_at_each_point_of_a_message_has_no_second_effect = killed_in_messages,
+        a_request_whose_reply_comes_too_late_is_taken_back = taken_back,
+        a_request_that_was_taken_back_before_is_refused = taken_back_before,
+        two_shippings_at_once_leave_no_parcel_of_what_is_taken_back = taken_back_at_once,
+    }
 }
 
 const OUTBOX: [&str; 4] =
@@ -52,12 +47,6 @@ const RELAY: [&str; 6] = [
     "relay::before_checkpoint",
     "relay::after_checkpoint",
 ];
-
-fn on<F: Future<Output = Outcome>>(what: &str, body: impl FnOnce(Stage) -> F + Send + 'static) -> Trial {
-    program::with_python(&format!("checkout/postgres/rabbitmq/{what}"), |name| {
-        trial(name, &[Backend::Postgres, Backend::Rabbitmq], body)
-    })
-}
 
 /// Number of orders placed while processes are killed, and number of kills.
 const ORDERS: i64 = 24;
@@ -110,10 +99,15 @@ const IN_HAND: &str = "SELECT count(*) FROM saga WHERE worker IS NOT NULL AND en
 
 /// Goal: a shop that ends at any crash point of its libraries neither repeats an effect nor loses
 /// one. Each point is reached with the work that the previous shop left. Oracle: the books.
-async fn killed_in_sagas(stage: Stage, points: Vec<&'static str>) -> Outcome {
-    let left = killed_at(stage, points).await?;
+async fn killed_in_sagas(stage: Stage) -> Outcome {
+    let left = killed_at(stage, saga::crash_points::ALL.to_vec()).await?;
     assert!(left > 0, "no shop died with a saga in its hand");
     Ok(())
+}
+
+/// Goal: the same for the points of inbox, outbox and relay. Oracle: as above.
+async fn killed_in_messages(stage: Stage) -> Outcome {
+    killed_at(stage, [&inbox::crash_points::ALL[..], &OUTBOX, &RELAY].concat()).await.map(drop)
 }
 
 /// Shops that crash one after the other. An inbox dead-letters a message after five processes have

@@ -74,11 +74,11 @@ impl PostgresLog {
             }
         }
         sqlx::query(&self.render(AUDIT))
-            .bind(&decree.actor)
+            .bind(&decree.signature.actor)
             .bind(relay.as_str())
             .bind(action.as_str())
-            .bind(&decree.note)
-            .bind(&decree.selection)
+            .bind(&decree.signature.note)
+            .bind(&decree.signature.selection)
             .bind(ids)
             .bind(accepted.iter().map(|entry| entry.message_id.as_str()).collect::<Vec<_>>())
             .bind(digests.0)
@@ -139,7 +139,7 @@ impl PostgresLog {
             return error;
         }
         let questions = facts::Statements::new(self.options.schema.as_ref());
-        questions.server(connection).await.map_or_else(DecideError::from, |_| error)
+        questions.check_whole(connection).await.map_or_else(DecideError::from, |()| error)
     }
 
     /// Sets the due time of retrying entries; `None` means now.

@@ -13,13 +13,12 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
-use crate::admin::entry::{AuditRecord, ListedEntry};
+use crate::admin::entry::{AuditQuery, AuditRecord, AuditSlice, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
-use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 use desk::PostgresDesk;
 #[cfg(feature = "testing")]
@@ -124,6 +123,11 @@ impl LogAdmin for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn audited(&self, relay: &RelayName, asked: &AuditQuery) -> Result<AuditSlice, LogError> {
+        let ask = async { self.tables.decided(&mut *self.look().await?, relay, asked).await };
+        within(self.options.call_timeout, ask).await
+    }
+
     async fn audit_of(
         &self,
         relay: &RelayName,
@@ -162,9 +166,8 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        let paused = async { self.tables.pause(&mut *self.admin().await?, relay, scope, by).await };
+        let by = scope.signed(actor, reason)?;
+        let paused = async { self.tables.pause(&mut *self.admin().await?, relay, scope, &by).await };
         within(self.options.call_timeout, paused).await
     }
 
@@ -176,9 +179,8 @@ impl LogAdmin for PostgresLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        let resumed = async { self.tables.resume(&mut *self.admin().await?, relay, scope, since, by).await };
+        let by = scope.signed(actor, reason)?;
+        let resumed = async { self.tables.resume(&mut *self.admin().await?, relay, scope, since, &by).await };
         within(self.options.call_timeout, resumed).await
     }
 

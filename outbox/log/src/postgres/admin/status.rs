@@ -64,7 +64,7 @@ impl PostgresLog {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
                 standbys: u64::try_from(row.try_get::<i64, _>("standbys").map_err(failed())?).ok(),
-                holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
+                holder: holder.map(|name| Holder::of(name, expires_in)),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
                 history: PgMark::read(&cursor.base)?.history.map(|history| {
                     let is_present = history.is_of(&present.0, present.1);

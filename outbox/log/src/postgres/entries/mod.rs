@@ -4,6 +4,7 @@ pub(super) mod statements;
 
 use async_trait::async_trait;
 use migrations::query::Row;
+use outbox::Signature;
 #[cfg(feature = "testing")]
 use outbox::postgres::inventory::Listed;
 use sqlx::Row as _;
@@ -26,7 +27,6 @@ use crate::postgres::reconcile::Passed;
 use crate::postgres::row;
 use crate::postgres::store::PostgresLog;
 use crate::row::Names;
-use crate::tables::{Done, Signature};
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows, stored};
 use statements::{FIRSTS, Statements};
 
@@ -87,6 +87,7 @@ impl PostgresLog {
                 oldest: oldest.zip(row.try_get("oldest_at")?),
                 newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
                 expired_through: row.try_get::<Option<Uuid>, _>("expired_through")?.and_then(made_at),
+                missing_segments: row.try_get("missing_segments")?,
             })
         };
         extent().map_err(failed())
@@ -343,16 +344,9 @@ impl LogEntries for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
-    async fn note_operation(
-        &self,
-        relay: &RelayName,
-        action: &str,
-        selection: &str,
-        by: Signature<'_>,
-    ) -> Result<(), LogError> {
+    async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {
         let noted = async {
-            let done = Done { action, selection, by };
-            let noted = self.tables.note(&mut *self.admin().await?, relay, done).await;
+            let noted = self.tables.note(&mut *self.admin().await?, relay, action, by).await;
             noted.map_err(LogError::during("record an operation"))
         };
         within(self.options.call_timeout, noted).await

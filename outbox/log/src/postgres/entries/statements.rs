@@ -1,8 +1,8 @@
 //! The SQL of queries about single entries.
 
 use crate::postgres::fragments::{
-    BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, LABELS, PASSED, SAME_SEGMENT, TRACE,
-    UNBOUNDED,
+    BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, LABELS, MISSING_SEGMENTS, PASSED,
+    SAME_SEGMENT, TRACE, UNBOUNDED,
 };
 
 // One index lookup for each of the ids $1.
@@ -51,11 +51,12 @@ migrations::statements! {
         bounded = BOUNDED;
         headers_bytes = HEADERS_BYTES;
         same_segment = SAME_SEGMENT;
+        missing_segments = MISSING_SEGMENTS;
     }
 
     extent = "
         SELECT clock_timestamp() AS now, r.cursor, r.checkpoint_at, t.expired_through, oldest.id AS oldest_id,
-            oldest.enqueued_at AS oldest_at, newest.id AS newest_id
+            oldest.enqueued_at AS oldest_at, newest.id AS newest_id, ({missing_segments}) AS missing_segments
         FROM (SELECT) AS always
         LEFT JOIN {schema}outbox_relay AS r ON r.relay = $1 AND r.shard = 0
         LEFT JOIN {schema}outbox_retention AS t ON true

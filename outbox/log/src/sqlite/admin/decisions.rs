@@ -112,15 +112,15 @@ impl SqliteLog {
             }
         }
         sqlx::query(&SQL.audit)
-            .bind(&decree.actor)
+            .bind(&decree.signature.actor)
             .bind(relay.as_str())
             .bind(id.0)
             .bind(&entry.message_id)
             .bind(action.as_str())
-            .bind(&decree.note)
+            .bind(&decree.signature.note)
             .bind(digests.0)
             .bind(digests.1)
-            .bind(&decree.selection)
+            .bind(&decree.signature.selection)
             .bind(batch.id().map(Uuid::hyphenated))
             .bind(kept.before.as_ref().and_then(|content| content.payload.as_deref()))
             .bind(kept.before.as_ref().and_then(headers_of))

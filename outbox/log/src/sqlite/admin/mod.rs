@@ -10,11 +10,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::decision::{ChosenEntry, DecideError, OperatorDecision};
-use crate::admin::entry::{AuditRecord, ListedEntry};
+use crate::admin::entry::{AuditQuery, AuditRecord, AuditSlice, ListedEntry};
 use crate::admin::status::{Blocker, Picture, RelayStatus};
 use crate::admin::{Desk, EditRecord, LogAdmin, Operation, ParkedContent};
 use crate::sqlite::store::SqliteLog;
-use crate::tables::Signature;
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 use desk::SqliteDesk;
 
@@ -83,6 +82,10 @@ impl LogAdmin for SqliteLog {
         self.tables.decisions(&mut self.connect().await?, relay, before, records_max).await
     }
 
+    async fn audited(&self, relay: &RelayName, asked: &AuditQuery) -> Result<AuditSlice, LogError> {
+        self.tables.decided(&mut self.connect().await?, relay, asked).await
+    }
+
     async fn audit_of(
         &self,
         relay: &RelayName,
@@ -115,9 +118,8 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        self.tables.pause(&mut self.connect().await?, relay, scope, by).await
+        let by = scope.signed(actor, reason)?;
+        self.tables.pause(&mut self.connect().await?, relay, scope, &by).await
     }
 
     async fn resume(
@@ -128,9 +130,8 @@ impl LogAdmin for SqliteLog {
         actor: &str,
         reason: &str,
     ) -> Result<bool, LogError> {
-        scope.check(actor, reason)?;
-        let by = Signature { actor, reason };
-        self.tables.resume(&mut self.connect().await?, relay, scope, since, by).await
+        let by = scope.signed(actor, reason)?;
+        self.tables.resume(&mut self.connect().await?, relay, scope, since, &by).await
     }
 
     async fn operations_before(

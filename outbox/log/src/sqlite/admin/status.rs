@@ -32,7 +32,7 @@ impl SqliteLog {
                 relay,
                 epoch: row.try_get("epoch").map_err(failed())?,
                 standbys: None,
-                holder: holder.map(|name| Holder { name, expires_in: expires_in.and_then(row::wait) }),
+                holder: holder.map(|name| Holder::of(name, expires_in)),
                 checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
                 history: None,
                 backlog,

@@ -5,6 +5,7 @@ mod statements;
 use async_trait::async_trait;
 use futures_util::{Stream, TryStreamExt as _};
 use migrations::query::Row;
+use outbox::Signature;
 use outbox::sqlite::clock::micros;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, Sqlite, SqliteConnection};
@@ -24,7 +25,6 @@ use crate::row::Names;
 use crate::sqlite::reconcile::passed;
 use crate::sqlite::row::{columns, row_max};
 use crate::sqlite::store::SqliteLog;
-use crate::tables::{Done, Signature};
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
 use statements::{FIRST, SQL};
 
@@ -85,6 +85,7 @@ impl LogEntries for SqliteLog {
                 oldest: oldest.zip(time("oldest_at")?),
                 newest: row.try_get::<Option<i64>, _>("newest_id")?.map(EntryId),
                 expired_through: expired.and_then(|id| Uuid::parse_str(&id).ok()).and_then(made_at),
+                missing_segments: None,
             })
         };
         extent().map_err(failed())
@@ -235,15 +236,8 @@ impl LogEntries for SqliteLog {
         Ok(found)
     }
 
-    async fn note_operation(
-        &self,
-        relay: &RelayName,
-        action: &str,
-        selection: &str,
-        by: Signature<'_>,
-    ) -> Result<(), LogError> {
-        let done = Done { action, selection, by };
-        let noted = self.tables.note(&mut self.connect().await?, relay, done).await;
+    async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {
+        let noted = self.tables.note(&mut self.connect().await?, relay, action, by).await;
         noted.map_err(LogError::during("record an operation"))
     }
 }

@@ -11,7 +11,7 @@ use outbox_log::{
 
 use crate::blocks::Blocks;
 use crate::machine::Checkpoint;
-use crate::options::DeadPolicy;
+use crate::settings::DeadPolicy;
 
 pub(in crate::machine) struct Row {
     pub(super) parked: Parked,

@@ -83,7 +83,7 @@ pub(super) fn settings() -> EngineOptions {
         silent_after,
         ..EngineOptions::default()
     };
-    settings.retry.attempts_max = 3;
+    settings.attempts_max = 3;
     settings.size_limit.message_bytes_max = OVERSIZE;
     settings
 }

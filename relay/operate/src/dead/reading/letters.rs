@@ -146,6 +146,6 @@ async fn requested(place: &InboxPlace, letters: &[DeadLetter]) -> HashMap<DeadLe
     }
     let ids: Vec<DeadLetterId> = letters.iter().map(|letter| letter.id).collect();
     let decisions = place.database.decisions_of(&ids, REQUESTS_AMONG).await.unwrap_or_default();
-    let open = decisions.into_iter().filter(|decision| decision.outcome.is_none());
-    open.map(|decision| (decision.dead_letter, decision.signature.actor)).collect()
+    let open = decisions.into_iter().filter(|decision| decision.subject.outcome.is_none());
+    open.map(|decision| (decision.subject.dead_letter, decision.signature.actor)).collect()
 }

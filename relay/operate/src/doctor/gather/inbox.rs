@@ -63,7 +63,7 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
             Ok(Asked { lost_days, ..memory(seconds) })
         }
         #[cfg(not(feature = "postgres"))]
-        Dialect::Postgres => Err(Unreachable::operator("this relay was built without PostgreSQL")),
+        Dialect::Postgres => Err(Unreachable::operator(crate::tables::without_postgres().to_string())),
         Dialect::Sqlite => {
             let mut connection = super::sqlite::open(url.expose_secret()).await?;
             let asked = sqlx::query_scalar(REMEMBERS_SQLITE).fetch_optional(&mut connection).await;

@@ -59,10 +59,7 @@ fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
 /// Returns the places whose audits a query asks for. Connects to inboxes.
 async fn audits(app: &App, fields: &Fields) -> Result<(Places, Vec<NamedTables>), Problem> {
     let only = fields.text("pipeline");
-    let mut places = app.outboxes(only)?;
-    for inbox in app.inboxes.iter().filter(|inbox| only.is_empty() || inbox.is_of(only)) {
-        places = places.inbox(inbox).await;
-    }
+    let places = app.with_inboxes_of(app.outboxes(only)?, only).await;
     // Neither keys nor sagas belong to a pipeline.
     let tables = if only.is_empty() { named_tables(&app.pipelines, &app.inboxes) } else { Vec::new() };
     Ok((places, tables))

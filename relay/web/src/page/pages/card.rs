@@ -13,7 +13,7 @@ use super::super::layout::{cell, clock, count, form_token, lasting, may_decide, 
 use super::super::links::Links;
 use super::super::plot::plot;
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, badge_text, is_grave, sentence};
+use super::super::trouble::{Of, Subject, badge_text, sentence};
 
 /// Maximum number of conditions on a card; a pipeline may have any number of pauses.
 const WAITS_MAX: usize = 20;
@@ -65,7 +65,7 @@ fn title(subject: &Subject<'_>) -> Markup {
 }
 
 fn kind_of(wait: &Wait) -> &'static str {
-    if is_grave(wait) { "bad" } else { "warn" }
+    if wait.needs_operator() { "bad" } else { "warn" }
 }
 
 /// Returns when the condition began: `since 18:44 UTC (7h3m)`.
@@ -90,12 +90,7 @@ fn actions(operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
         Of::Pipeline(status) => of_pipeline(operator, status, wait),
         Of::Consumer(line) => {
             let pairs = [("consumer", line.consumer.as_str()), ("source", "inbox")];
-            html! {
-                @if wait.symptom == Symptom::ConsumerDead {
-                    (show("/dead", &pairs, wait))
-                    @if may_decide(operator) { (decide(&pairs)) }
-                }
-            }
+            html! { @if wait.symptom == Symptom::ConsumerDead { (of_dead(operator, &pairs, wait)) } }
         }
     }
 }
@@ -103,33 +98,39 @@ fn actions(operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
 fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Markup {
     let name = status.pipeline.as_str();
     match wait.symptom {
-        Symptom::Dead => {
-            // The buttons apply to the messages of the cause that the card names: others may have
-            // become dead since, or may not have been examined.
-            let error = wait.cause.as_ref().map_or("", |cause| &cause.text);
-            let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
-            let pairs = [("pipeline", name), ("error_like", error)];
-            html! {
-                @if is_only { (show("/dead", &pairs[..1], wait)) } @else {
-                    a href=(with_query("/dead", &pairs)) { "Show these" }
-                    (show("/dead", &pairs[..1], wait))
-                }
-                @if may_decide(operator) { (decide(&pairs)) }
-            }
-        }
+        Symptom::Dead => of_dead(operator, &[("pipeline", name)], wait),
         Symptom::Held => show("/held", &[("pipeline", name)], wait),
         Symptom::Retrying => show("/dead", &[("pipeline", name), ("state", "retrying")], wait),
         Symptom::Paused if may_decide(operator) => {
             let pause = status.paused.iter().find(|pause| pause.told() == wait.why);
-            html! { @if let Some(pause) = pause { (resume(name, pause)) } }
+            html! { @if let Some(pause) = pause { (resume(name, pause, "")) } }
         }
         Symptom::RowsHeldBack => match &status.held_back_by {
             Some(Blocker::Session { pid, .. }) => {
-                html! { code { "SELECT pg_terminate_backend(" (pid) ")" } }
+                html! {
+                    "as a last resort, which rolls its work back: "
+                    code { "SELECT pg_terminate_backend(" (pid) ")" }
+                }
             }
             _ => html! {},
         },
         _ => html! {},
+    }
+}
+
+/// Renders what an operator can do about the dead messages of a pipeline or a consumer. The buttons
+/// apply to the messages of the cause that the card names: others may have become dead since, or
+/// may not have been examined.
+fn of_dead(operator: &Operator, of: &[(&str, &str)], wait: &Wait) -> Markup {
+    let error = wait.cause.as_ref().map_or("", |cause| &cause.text);
+    let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
+    let pairs = [of, &[("error_like", error)]].concat();
+    html! {
+        @if is_only { (show("/dead", of, wait)) } @else {
+            a href=(with_query("/dead", &pairs)) { "Show these" }
+            (show("/dead", of, wait))
+        }
+        @if may_decide(operator) { (decide(&pairs)) }
     }
 }
 
@@ -153,15 +154,16 @@ fn decide(filter: &[(&str, &str)]) -> Markup {
     }
 }
 
-/// Renders the link to the form that ends a pause.
-pub(crate) fn resume(pipeline: &str, PauseLine { paused, since, .. }: &PauseLine) -> Markup {
-    let since = moment(*since);
+/// Renders the link to the form that ends a pause, which leads back to the page `from`.
+pub(crate) fn resume(pipeline: &str, pause: &PauseLine, from: &str) -> Markup {
+    let since = moment(pause.since);
     let pairs = [
         ("pipeline", pipeline),
-        ("scope", paused.kind()),
-        ("name", paused.name()),
+        ("scope", pause.paused.kind()),
+        ("name", pause.paused.name()),
         ("resume", "yes"),
         ("since", &since),
+        ("from", from),
     ];
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
 }
@@ -204,7 +206,10 @@ mod tests {
             state: PipelineState::Leading,
             exceptions: BTreeMap::from([(Dead, 2_009)]),
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0)]),
-            causes: BTreeMap::from([(Dead, Cause { text, count: 1_000, is_at_least: false, others })]),
+            causes: BTreeMap::from([(
+                Dead,
+                Cause { text, is_cut: false, count: 1_000, is_at_least: false, others },
+            )]),
             ..PipelineStatus::of("shipping", None, None)
         }
     }
@@ -242,6 +247,24 @@ mod tests {
         sampled.causes.values_mut().for_each(|cause| cause.is_at_least = true);
         let text = rendered(Role::Operator, &sampled);
         assert!(text.contains("Show these") && text.contains(button), "{text}");
+    }
+
+    #[test]
+    fn the_end_of_a_transaction_is_the_last_resort() {
+        let blocker = Blocker::Session {
+            pid: 28_999,
+            transaction: String::from("100"),
+            application_name: String::from("report"),
+            state: None,
+            age: None,
+        };
+        let status = PipelineStatus {
+            state: PipelineState::Leading,
+            ..PipelineStatus::of("orders", None, Some(blocker))
+        };
+        let text = rendered(Role::Viewer, &status);
+        let told = "as a last resort, which rolls its work back: <code>SELECT pg_terminate_backend(28999)";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

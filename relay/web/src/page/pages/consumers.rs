@@ -73,6 +73,7 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
         html! {
             (cell(&line.consumer))
             @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
+            @if !line.has_started { p class="faint" { "has not started yet" } }
         },
         html! { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } },
         maybe_since(activity.dead_since),

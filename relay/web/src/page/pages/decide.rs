@@ -17,6 +17,7 @@ use operate::{OperateError, Operator, Places, Role, Signed};
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::bulks::{Begun, Running};
@@ -117,7 +118,7 @@ pub(crate) async fn carry_out(
 ) -> Result<Redirect, Problem> {
     permit(&operator)?;
     let id: Uuid = form.need("decision")?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/dead/decide", "decide about dead messages")?;
     // Work that has begun is completed even if the browser disconnects.
     shield(async move { Box::pin(begin(&app, &form, signed, id)).await }).await
 }
@@ -125,7 +126,6 @@ pub(crate) async fn carry_out(
 async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Result<Redirect, Problem> {
     let turn = app.turn().await?;
     let Choice { change, parts, .. } = choice(app, form).await?;
-    signed.check(change.as_str())?;
     let moments: Result<Vec<Moment>, _> = form.all("at").map(str::parse::<Moment>).collect();
     let moments = moments.map_err(Problem::bad)?;
     let as_of: AsOf = moments.iter().cloned().collect();

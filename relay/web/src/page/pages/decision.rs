@@ -1,6 +1,7 @@
 //! The result of a decision about many messages, at its own address: the same in every process, and
 //! after a restart.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Form;
@@ -116,7 +117,8 @@ impl View<'_> {
         match self.decision.as_ref().map(|decision| decision.action) {
             Some("discard") => "discard",
             Some(_) => "requeue",
-            None => "decide",
+            None if self.query.text("what").starts_with("discard") => "discard",
+            None => "requeue",
         }
     }
 
@@ -125,7 +127,7 @@ impl View<'_> {
         html! {
             p class="lead" {
                 @if self.own.is_stopping { "Stopping after this part: " } @else { "Running: " }
-                (count(progress.processed)) " of " (count(progress.chosen)) " messages"
+                (count(progress.processed)) " of " (count(progress.chosen)) " messages are processed"
             }
             progress max=(progress.chosen) value=(progress.processed) aria-label="Messages decided about" {}
             @if may_decide(operator) && !self.own.is_stopping {
@@ -152,11 +154,14 @@ impl View<'_> {
         let before = sum(|report| report.requested_before);
         let changed = sum(|report| report.changed);
         let unknown = sum(|report| report.unknown);
+        let others: BTreeSet<&str> =
+            reports.iter().flat_map(|report| &report.decided_by).map(String::as_str).collect();
+        let others: Vec<&str> = others.into_iter().collect();
         let not_reached =
             if reports.is_empty() { 0 } else { self.left().saturating_sub(refused + before + unknown) };
         html! {
             p class="lead" {
-                (count(self.done())) " of " (count(self.chosen())) " messages " (self.verb())
+                (count(self.done())) " of " (count(self.chosen())) (if self.chosen() == 1 { " message " } else { " messages " }) (self.verb())
                 @if let Some(it) = &self.decision { " by " (cell(&it.actor)) " " (since(it.last)) ": " (whole(&it.note)) }
             }
             @if let Some(it) = &self.decision { @if let Some(selection) = &it.selection {
@@ -169,6 +174,7 @@ impl View<'_> {
             @if changed > 0 { p { (count(changed)) " that were confirmed were left out: they had already \
                                                     changed." } }
             @if refused > 0 { p { (count(refused)) " were left unchanged: they had changed since." } }
+            @if !others.is_empty() { p class="notice" { (cell(&others.join(" and "))) " decided about these messages first." } }
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
             @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the \
                                                                           database's answer was lost. The \
@@ -190,8 +196,7 @@ impl View<'_> {
     fn verb(&self) -> &'static str {
         match self.action() {
             "discard" => "discarded",
-            "requeue" => "requeued",
-            _ => "decided about",
+            _ => "requeued",
         }
     }
 

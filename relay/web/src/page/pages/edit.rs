@@ -9,16 +9,19 @@ use std::sync::Arc;
 
 use axum::Form;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use message::{Headers, shield};
 use operate::dead::{
-    Change, Corrected, EditSent, Editable, Filter, MessageRef, SeenContent, edit, editable, edited, plan,
+    Change, Corrected, EditSent, Editable, Filter, MessageRef, SeenContent, edit, editable, edited, not_json,
+    plan,
 };
 use operate::{OperateError, OperateErrorKind, Places, Role, Signed};
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
+use super::super::again::{self, Again};
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::{self, Fields};
@@ -31,6 +34,12 @@ use super::message::readable;
 const PAYLOAD_BYTES_MAX: usize = 16 << 10;
 /// Maximum size in bytes of the headers in their text field.
 const HEADERS_BYTES_MAX: usize = 4 << 10;
+
+/// The address of the form with the new content.
+const DECIDE: &str = "/message/edit/decide";
+
+/// The field that accepts a payload that is not JSON although its content type says so.
+const ACCEPT: &str = "accept_invalid_json";
 
 /// The fields that may be longer than others.
 const LONG: [&str; 2] = ["payload", "headers"];
@@ -45,14 +54,14 @@ pub(crate) async fn ask(
     operator.permit(Role::Operator, "edit messages")?;
     form.check()?;
     let asked: MessageRef = form.need("id")?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/message/edit", "edit messages")?;
     let _turn = app.turn().await?;
     let places = app.outboxes(form.text("pipeline"))?;
     let found = editable(&places, &signed, &asked).await;
     places.close().await;
     let found = found?;
     let title = format!("Edit message {}", found.seen.id);
-    Ok(Html(Frame::new(Tab::Messages, &title).page(&fields_of(&found, &signed.reason))))
+    Ok(Html(Frame::new(Tab::Messages, &title).page(&fields_of(&found, &signed.note))))
 }
 
 /// `POST /message/edit/decide`. Leads to the message.
@@ -63,8 +72,7 @@ pub(crate) async fn decide(
 ) -> Result<Response, Problem> {
     operator.permit(Role::Operator, "edit messages")?;
     form.check_except(&LONG)?;
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
-    signed.check("edit messages")?;
+    let signed = again::signed(&operator, &form, DECIDE, "edit messages")?;
     // Work that has begun is completed even if the browser disconnects.
     shield(async move { Box::pin(carry_out(&app, &form, &signed)).await }).await
 }
@@ -77,20 +85,35 @@ async fn carry_out(app: &App, form: &Fields, signed: &Signed) -> Result<Response
         as_of: form.moment("as_of")?.ok_or_else(|| Problem::bad("the field as_of is missing"))?,
         digest: form.text("digest").to_owned(),
     };
+    let again = || again::card(DECIDE, form);
     let corrected = Corrected {
         decision: form.need("decision")?,
-        payload: new_payload(form)?,
-        headers: new_headers(form)?,
+        payload: new_payload(form).map_err(|problem| problem.with_form(again()))?,
+        headers: new_headers(form).map_err(|problem| problem.with_form(again()))?,
     };
     if corrected.payload.is_none() && corrected.headers.is_none() {
         let problem = Problem::from(OperateError::refused("neither payload nor headers were changed", ""));
         return Err(Problem {
-            help: Some(String::from("go back, change one of them, and send the form again")),
-            ..problem
+            help: Some(String::from("change one of them, and send the form again")),
+            ..problem.with_form(again())
         });
     }
     let _turn = app.turn().await?;
     let places = app.outboxes(&seen.pipeline)?;
+    let warned = async {
+        let Some(payload) = corrected.payload.as_deref().filter(|_| !form.has(ACCEPT)) else {
+            return Ok(None);
+        };
+        not_json(&places, &seen.pipeline, seen.id, payload).await
+    };
+    let warned = warned.await;
+    if !matches!(warned, Ok(None)) {
+        places.close().await;
+        let problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, warned?.unwrap_or_default());
+        let offered = Again::of(DECIDE, form.clone()).map(|form| form.offering(ACCEPT).card());
+        let help = "nothing was changed: correct the payload, or tick the box to save it as it is";
+        return Err(problem.with_help(help).with_form(offered));
+    }
     let done = async {
         let sent = edit(&places, signed, &seen, corrected).await?;
         match sent {
@@ -143,7 +166,7 @@ pub(crate) async fn changed(
     form.check()?;
     let number: i64 = form.need("number")?;
     let pipeline = form.exact("pipeline");
-    let signed = Signed { operator, reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/message/edit/content", "view payloads")?;
     let _turn = app.turn().await?;
     let places = app.outboxes(pipeline)?;
     let found = edited(&places, &signed, pipeline, number).await;
@@ -209,7 +232,7 @@ fn fields_of(found: &Editable, reason: &str) -> Markup {
             "Do not change the header that names the tenant: the message of another tenant takes effect once more. "
             "To send it with another topic or key, discard it and enqueue it again with a new id."
         }
-        form method="post" action=(to("/message/edit/decide")) class="card" {
+        form method="post" action=(to(DECIDE)) class="card" {
             (form_token())
             input type="hidden" name="decision" value=(Uuid::now_v7());
             input type="hidden" name="pipeline" value=(seen.pipeline);

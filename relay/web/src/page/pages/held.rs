@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
-use operate::held::{HeldLine, held};
+use operate::held::{HeldLine, Stop, held};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -61,19 +61,80 @@ const COLUMNS: [Column; 8] = [
 ];
 
 fn row(line: &HeldLine) -> Vec<Markup> {
-    let HeldLine { pipeline, key, topic, first, state, error, since: at, due_in_seconds, behind } = line;
+    let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
+    // A held message waits as well: something else stops it.
+    let waiting = line.behind + u64::from(line.stopped_by.is_some());
     let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
     vec![
         html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "without a key" } } },
         cell(pipeline),
         cell(topic),
-        html! { a href=(story) { (first) } },
+        html! {
+            @match &line.stopped_by {
+                None => a href=(story) { (first) },
+                Some(Stop::Pause(_)) => "a pause",
+                Some(Stop::Topic { first, .. }) => {
+                    a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) }
+                    span class="faint" { " stops its topic" }
+                }
+            }
+        },
         badge(*state),
-        html! { (count(*behind)) },
+        html! { (count(waiting)) },
         since(*at),
         html! {
             @if let Some(due) = due_in_seconds { span class="faint" { "next attempt in " (lasting(*due)) } " " }
-            (maybe(error.as_deref()))
+            @match &line.stopped_by {
+                None => (maybe(line.error.as_deref())),
+                Some(Stop::Pause(pause)) => (cell(&pause.told())),
+                Some(Stop::Topic { error, .. }) => (maybe(error.as_deref())),
+            }
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use operate::MessageState;
+    use operate::pause::PauseLine;
+    use outbox_log::PauseScope;
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    #[test]
+    fn a_paused_message_is_stopped_by_the_pause() {
+        let since = OffsetDateTime::UNIX_EPOCH;
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Topic(String::from("refunds")),
+            actor: String::from("bob"),
+            reason: String::from("migration"),
+            since,
+            age: Duration::ZERO,
+        };
+        let line = HeldLine {
+            pipeline: String::from("orders"),
+            key: Some(String::from("order-7")),
+            topic: String::from("refunds"),
+            first: String::from("122101"),
+            state: MessageState::Held,
+            error: None,
+            since,
+            due_in_seconds: None,
+            behind: 2,
+            stopped_by: Some(Stop::Pause(pause)),
+        };
+        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        assert_eq!((cells[3].as_str(), cells[5].as_str()), ("a pause", "3"));
+        assert!(cells[7].contains("topic refunds is paused by bob: migration"), "{cells:?}");
+        let stopped_by =
+            Some(Stop::Topic { first: String::from("5"), error: Some(String::from("no topic")) });
+        let line = HeldLine { stopped_by, ..line };
+        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        assert!(cells[3].contains("id=5&amp;") && cells[3].contains("stops its topic"), "{cells:?}");
+        assert!(cells[7].contains("no topic"), "{cells:?}");
+    }
 }

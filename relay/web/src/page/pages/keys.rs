@@ -11,15 +11,16 @@ use idempotency::{Action, KeyId};
 use maud::{Markup, html};
 use message::shield;
 use operate::keys::{self, KeyLine};
-use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signed, named_tables};
+use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, named_tables};
 use uuid::Uuid;
 
 use super::super::address::to;
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, form_token, may_decide, signature};
+use super::super::layout::{Frame, Tab, cell, count, denied, form_token, may_decide, signature};
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, ASKED_MAX};
 
@@ -51,6 +52,9 @@ pub(crate) async fn show(
                 @match lines {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
                         p class="empty" { "No idempotency key tables here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) if error.kind() == OperateErrorKind::NotGranted => {
+                        p class="faint" { (cell(&denied(&error.to_string()))) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(lines) if lines.is_empty() => p class="empty" { "No keys are stuck." },
@@ -138,7 +142,7 @@ pub(crate) async fn decide(
 ) -> Result<Html, Problem> {
     permit(&operator)?;
     let choice = Choice::read(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/keys/decide", "decide about keys")?;
     let consequence = choice.consequence();
     let decided = shield(async move {
         let _turn = app.turn().await?;

@@ -12,9 +12,10 @@ use operate::audit::AuditLine;
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{BEHIND, InboxPart, OutboxPart, Story, story};
-use operate::{MessageState, OperateErrorKind, Operator, Role, Signed, seconds};
+use operate::{MessageState, OperateErrorKind, Operator, Role, seconds};
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -90,7 +91,7 @@ pub(crate) async fn payload(
     operator.permit(Role::Operator, "view payloads")?;
     form.check()?;
     let asked: MessageRef = form.need("id")?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/message/payload", "view payloads")?;
     let _turn = app.turn().await?;
     let places = app.with_inboxes(app.outboxes(form.text("pipeline"))?, "").await;
     let found = read_payload(&places, &signed, &asked).await;

@@ -210,7 +210,7 @@ mod tests {
         let query = fields(&[["header", "tenant"], ["value", "a&b "], ["until", "2h"]]);
         let found = SearchResult { searched: vec![part(Some(77))], ..SearchResult::default() };
         let text = result(&query, &found, false).into_string();
-        assert!(text.contains("no match yet: the search continues."), "{text}");
+        assert!(text.contains("nothing found so far: continue the search for older messages."), "{text}");
         assert!(text.contains("searched 100000 of about 9999999 messages"), "{text}");
         let next = "/messages?header=tenant&amp;value=a%26b+&amp;pipeline=orders&amp;below=77";
         assert!(text.contains(next), "{text}");

@@ -19,7 +19,7 @@ use super::super::layout::{Frame, Tab, away, cell, count, whole};
 use super::super::links::Links;
 use super::super::observe::Picture;
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, sort, summary};
+use super::super::trouble::{Of, Subject, away_of, sort, summary};
 use super::card::{card, plots, rate};
 use super::pieces::piece;
 
@@ -65,9 +65,11 @@ impl Look<'_> {
     ) -> Result<Markup, Problem> {
         let Self { links, operator, picture, beside, has_inboxes } = *self;
         let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
-        let mut subjects: Vec<_> = pipelines.chain(beside.consumers.iter().map(Subject::consumer)).collect();
+        let databases_away = away_of(picture.pipelines.iter().map(|(status, _)| status));
+        let consumers = beside.consumers.iter().map(|line| Subject::consumer(line, &databases_away));
+        let mut subjects: Vec<_> = pipelines.chain(consumers).collect();
         sort(&mut subjects);
-        let mut told = summary(&subjects, beside.away.len());
+        let mut told = summary(&subjects, &beside.away);
         if beside.read_at.is_none() && has_inboxes {
             told.push_str(" The consumers are not known yet.");
         }
@@ -149,6 +151,7 @@ fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
             html! {
                 a href=(to("/consumers")) { (cell(&consumer.consumer)) }
                 span { "consumer" }
+                @if !consumer.has_started { span { "has not started yet" } }
                 @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
             }
         }

@@ -7,16 +7,17 @@ use axum::extract::{Query, State};
 use axum::response::Redirect;
 use maud::html;
 use message::{OrderingKey, Topic, shield};
-use operate::pause::{pause as set, resume as lift};
-use operate::{OperateError, Operator, Role, Signed};
+use operate::pause::{PauseLine, pause as set, pauses, resume as lift};
+use operate::{OperateError, Operator, Role};
 use outbox_log::PauseScope;
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, form_token, signature};
+use super::super::layout::{Frame, Tab, ago, cell, form_token, signature, whole};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -35,6 +36,7 @@ pub(crate) async fn ask(
     let (title, path) = if is_resume { ("Resume", "/resume") } else { ("Pause", "/pause") };
     // The button of a pause resumes exactly that pause.
     let is_fixed = is_resume && !query.text("since").is_empty();
+    let paused = if is_fixed { in_force(&app, &operator, &query).await? } else { None };
     let body = html! {
         form method="post" action=(to(path)) class="card" {
             (form_token())
@@ -46,7 +48,13 @@ pub(crate) async fn ask(
                 @else { "No message is lost: paused messages wait, and later messages with the same keys wait behind them." } }
             @if is_fixed {
                 @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
-                p { "Paused: " strong { (cell(&format!("{} {}", query.exact("scope"), query.exact("name")))) } "." }
+                @match &paused {
+                    Some(pause) => p {
+                        strong { (cell(&pause.paused.to_string())) } " is paused by " (cell(&pause.actor)) ", "
+                        (ago(pause.since)) ": " (whole(&pause.reason))
+                    },
+                    None => p { "This is not paused any more." },
+                }
             } @else {
                 label { (title) select name="scope" {
                     @for (value, name) in SCOPES { option value=(value) selected[value == query.text("scope")] { (name) } }
@@ -59,6 +67,16 @@ pub(crate) async fn ask(
         }
     };
     Ok(Html(Frame::new(Tab::Overview, title).page(&body)))
+}
+
+/// Returns the pause of the requested scope that is in force, so that an operator sees who paused
+/// it and why before ending it.
+async fn in_force(app: &App, operator: &Operator, query: &Fields) -> Result<Option<PauseLine>, Problem> {
+    let scope = scope(query)?;
+    let turn = app.turn().await?;
+    let lines = pauses(&app.outboxes(query.text("pipeline"))?, operator).await?;
+    drop(turn);
+    Ok(lines.into_iter().find(|line| line.paused == scope))
 }
 
 /// `POST /pause`.
@@ -88,7 +106,8 @@ async fn change(
     // Checked first: without the right, the form does not matter.
     permit(&operator)?;
     let scope = scope(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let path = if is_paused { "/pause" } else { "/resume" };
+    let signed = again::signed(&operator, &form, path, "pause or resume")?;
     let back = back(&form);
     let changed = shield(async move {
         let _turn = app.turn().await?;

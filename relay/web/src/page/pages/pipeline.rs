@@ -83,7 +83,7 @@ fn pauses(operator: &Operator, status: &PipelineStatus) -> Markup {
             @for pause @ PauseLine { paused, actor, reason, since, .. } in status.paused.iter().take(PAUSES_MAX) {
                 li {
                     span { (cell(&paused.to_string())) " by " (cell(actor)) ", " (ago(*since)) ": " (whole(reason)) }
-                    @if may_decide(operator) { (resume(&status.pipeline, pause)) }
+                    @if may_decide(operator) { (resume(&status.pipeline, pause, "pipeline")) }
                 }
             }
         }

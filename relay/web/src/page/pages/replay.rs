@@ -14,11 +14,12 @@ use operate::replay::{
     Edge, Moment, ReplayFilter, ReplayOptions, ReplayPlan, ReplayReport, deduplicated, has_begun, plan,
 };
 use operate::seconds::{age, text as rfc3339};
-use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
+use operate::{OperateError, Operator, PipelineConfig, Places, Role};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -144,8 +145,7 @@ pub(crate) async fn run(
 ) -> Result<Redirect, Problem> {
     permit(&operator)?;
     form.check()?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
-    signed.check("replay messages")?;
+    let signed = again::signed(&operator, &form, "/replay", "replay messages")?;
     let pipeline = app.pipeline(form.exact("pipeline"))?;
     check_broker(pipeline)?;
     let name = pipeline.name.as_str();
@@ -190,7 +190,10 @@ pub(crate) async fn run(
                 let progress = |published| told.count(published);
                 let report = Box::pin(planned.carry_out(&places, &signed, &options, progress)).await;
                 places.close().await;
-                report.map_err(|error| error.to_string())
+                report.map_err(|error| match error.help() {
+                    Some(help) => format!("{error}; {help}"),
+                    None => error.to_string(),
+                })
             })
         }
     };

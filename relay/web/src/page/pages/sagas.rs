@@ -15,12 +15,13 @@ use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, Signe
 use saga::{Choice, SagaId, SagaOutline, SagaQuery, StepRecord};
 
 use super::super::address::{to, with_query};
+use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
-    Frame, Tab, badge, cell, count, form_token, may_decide, maybe, maybe_since, signature, since,
+    Frame, Tab, badge, cell, count, denied, form_token, may_decide, maybe, maybe_since, signature, since,
 };
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, ASKED_MAX};
@@ -63,6 +64,9 @@ pub(crate) async fn show_all(
                 @match sagas {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
                         p class="empty" { "No saga tables here: " (cell(&error.to_string())) }
+                    }
+                    Err(error) if error.kind() == OperateErrorKind::NotGranted => {
+                        p class="faint" { (cell(&denied(&error.to_string()))) }
                     }
                     Err(error) => p class="faint" { (cell(&error.to_string())) },
                     Ok(sagas) if sagas.is_empty() => p class="empty" { "No sagas." },
@@ -120,7 +124,7 @@ pub(crate) async fn decide(
     operator.permit(Role::Operator, "decide about sagas")?;
     form.check()?;
     let id = id(&form)?;
-    let signed = Signed { operator: operator.clone(), reason: form.text("reason").to_owned() };
+    let signed = again::signed(&operator, &form, "/saga/decide", "decide about sagas")?;
     let back = with_query("/saga", &place(&form));
     let decided = shield(async move {
         let _turn = app.turn().await?;

@@ -14,8 +14,9 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe};
+use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::card::resume;
 use super::pieces::piece;
 
 /// `GET /topics`.
@@ -71,7 +72,10 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
     let pause =
         [("pipeline", &*line.pipeline), ("scope", "topic"), ("name", &*line.topic), ("from", "topics")];
     vec![
-        cell(&line.topic),
+        html! {
+            (cell(&line.topic))
+            @if let Some(pause) = &line.paused { p class="faint" { (whole(&pause.told())) } }
+        },
         cell(&line.pipeline),
         html! { @if line.unread_is_at_least { "≥ " } (count(line.unread)) },
         number(parked(Held)),
@@ -79,10 +83,63 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
         number(parked(Scheduled)),
         html! { @if parked(Dead) > 0 { a href=(dead) { (count(parked(Dead))) } } @else { "0" } },
         maybe(line.oldest_age_seconds.map(lasting).as_deref()),
-        html! { @if may_decide(operator) { a class="button" href=(with_query("/pause", &pause)) { "Pause…" } } },
+        html! {
+            @match &line.paused {
+                _ if !may_decide(operator) => {},
+                Some(pause) => (resume(&line.pipeline, pause, "topics")),
+                None => a class="button" href=(with_query("/pause", &pause)) { "Pause…" },
+            }
+        },
     ]
 }
 
 fn number(number: u64) -> Markup {
     html! { (count(number)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use operate::Role;
+    use operate::pause::PauseLine;
+    use outbox_log::PauseScope;
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    #[test]
+    fn a_paused_topic_says_so_and_offers_to_resume_it() {
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Topic(String::from("refunds")),
+            actor: String::from("bob"),
+            reason: String::from("migration"),
+            since: OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
+        };
+        let mut line = LagLine {
+            pipeline: String::from("orders"),
+            topic: String::from("refunds"),
+            unread: 0,
+            unread_is_at_least: false,
+            parked: BTreeMap::from([(Held, 1)]),
+            oldest_age_seconds: Some(3.0),
+            paused: Some(pause),
+        };
+        let cells = |line: &LagLine, role| {
+            row(&Operator::new("ann", role), line).into_iter().map(Markup::into_string).collect::<String>()
+        };
+        let text = cells(&line, Role::Operator);
+        assert!(text.contains("topic refunds is paused by bob: migration"), "{text}");
+        assert!(
+            text.contains("Resume…") && text.contains("from=topics") && !text.contains("Pause…"),
+            "{text}"
+        );
+        let text = cells(&line, Role::Viewer);
+        assert!(text.contains("paused by bob") && !text.contains("Resume"), "{text}");
+        line.paused = None;
+        assert!(cells(&line, Role::Operator).contains("Pause…"));
+    }
 }

@@ -193,6 +193,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "facts.begin_run", "", 1, 0, s(""));
     add(Relay, "facts.unlogged", "", 1, 0, s(""));
     add(Relay, "facts.server", "", 1, 0, s(""));
+    add(Relay, "facts.missing", "", 1, 0, s(""));
     add(Relay, "facts.young", "", MANY, 0, format!("'{xmax}',0,{PARKED},{MANY},'{xmax}',{PARKED}"));
 
     add(Relay, "rebase.cursors", "", 1, 0, s(""));
@@ -278,9 +279,10 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.edit", "", 1, 0, s("'main',1"));
     // Backwards from the last decision, by an index of the relay or of all.
     add(Relay, "tables.decisions", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
+    add(Relay, "tables.audited", "", 100, 2 * PARKED, format!("'main',100,{},NULL,NULL,50", i64::MAX));
     add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));
     add(Relay, "tables.operations", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
-    add(Plain, "tables.note", "", 1, 0, s("'ann','main','pause','topic','test'"));
+    add(Plain, "tables.note", "", 1, 0, s("'ann','test','topic','pause','main'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
     add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));
     add(Plain, "tables.pauses_len", "", 1, 0, s("'main',10001"));

@@ -21,7 +21,7 @@ use self::cases::{EXCLUDED, Fixture, LOG, PARKED, cases};
 use self::touched::Sessions;
 use crate::outbox::support::{Database, granted};
 
-cases! { "outbox/plans":
+tests::cases! { "outbox/plans/{on}/{case}":
     on_postgres {
         a_checkpoint_touches_what_it_changes,
         no_statement_follows_the_statistics,

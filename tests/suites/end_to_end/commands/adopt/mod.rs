@@ -14,12 +14,11 @@ mod unseen;
 
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool, Postgres};
 use tests::facts::Fact;
 use tests::relay_process::Config;
-use tests::{Backend, Database, Failure, Outcome, cluster, eventually, trial};
+use tests::{Database, Failure, Outcome, eventually};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -38,49 +37,31 @@ CREATE TABLE placed (key text NOT NULL, seq bigint NOT NULL);";
 const WRITERS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(8);
 
-pub(super) fn trials() -> Vec<Trial> {
-    let kafka = [Backend::Postgres, Backend::Kafka];
-    let own_server = [Backend::Kafka, cluster::NEEDS[0], cluster::NEEDS[1]];
-    let connect = [Backend::Kafka, cluster::NEEDS[0], cluster::NEEDS[1], Backend::Debezium];
-    let postgres = [Backend::Postgres];
-    vec![
-        trial(
-            "adopt/a_polled_table_goes_over_and_back_under_writers/postgres/kafka",
-            &kafka,
-            status_column::goes_over_and_back,
-        ),
-        trial(
-            "adopt/a_table_of_debezium_goes_over_and_back_under_writers/postgres/kafka",
-            &own_server,
-            debezium::goes_over_and_back,
-        ),
-        trial(
-            "adopt/debezium_itself_goes_over_and_back_under_writers/postgres/kafka",
-            &connect,
-            connect::goes_over_and_back,
-        ),
-        trial(
-            "adopt/frameworks_go_over_and_back_under_writers/postgres/kafka",
-            &kafka,
-            frameworks::go_over_and_back,
-        ),
-        trial("adopt/what_cannot_be_adopted_is_left_as_it_is/postgres", &postgres, refused::refused),
-        trial("adopt/an_open_writer_stops_the_move/postgres", &postgres, refused::an_open_writer),
-        trial("adopt/a_lost_connection_holds_no_producer_back/postgres", &postgres, lost::connections),
-        trial("adopt/the_printed_sql_does_the_same/postgres", &postgres, by_hand::the_printed_sql),
-        trial("adopt/a_change_that_nothing_sends_is_refused/postgres", &postgres, unseen::changes),
-        trial("adopt/rows_that_no_trigger_saw_are_imported/postgres", &postgres, unseen::rows),
-        trial("adopt/a_row_that_cannot_be_deleted_is_refused/postgres", &postgres, staying::undeletable),
-        trial("adopt/rows_that_stayed_are_not_imported_again/postgres", &postgres, staying::handed_over),
-        trial("adopt/an_import_that_leaves_rows_is_undone/postgres", &postgres, staying::undone),
-        trial(
-            "adopt/a_polled_table_of_a_server_that_hides_its_position_goes_over/postgres",
-            &postgres,
-            unseen::position,
-        ),
-        trial("adopt/a_role_that_others_insert_as_needs_the_rights/postgres", &postgres, roles::inserted_as),
-        trial("adopt/a_role_that_may_execute_nothing_needs_the_rights/postgres", &postgres, roles::hardened),
-    ]
+tests::cases! { "adopt/{case}/{on}":
+    postgres kafka {
+        a_polled_table_goes_over_and_back_under_writers = status_column::goes_over_and_back,
+        frameworks_go_over_and_back_under_writers = frameworks::go_over_and_back,
+    }
+    postgres kafka + xtask {
+        a_table_of_debezium_goes_over_and_back_under_writers = debezium::goes_over_and_back,
+    }
+    postgres kafka + xtask debezium {
+        debezium_itself_goes_over_and_back_under_writers = connect::goes_over_and_back,
+    }
+    postgres {
+        what_cannot_be_adopted_is_left_as_it_is = refused::refused,
+        an_open_writer_stops_the_move = refused::an_open_writer,
+        a_lost_connection_holds_no_producer_back = lost::connections,
+        the_printed_sql_does_the_same = by_hand::the_printed_sql,
+        a_change_that_nothing_sends_is_refused = unseen::changes,
+        rows_that_no_trigger_saw_are_imported = unseen::rows,
+        a_row_that_cannot_be_deleted_is_refused = staying::undeletable,
+        rows_that_stayed_are_not_imported_again = staying::handed_over,
+        an_import_that_leaves_rows_is_undone = staying::undone,
+        a_polled_table_of_a_server_that_hides_its_position_goes_over = unseen::position,
+        a_role_that_others_insert_as_needs_the_rights = roles::inserted_as,
+        a_role_that_may_execute_nothing_needs_the_rights = roles::hardened,
+    }
 }
 
 /// Runs `relay adopt` as the owner of the old table.

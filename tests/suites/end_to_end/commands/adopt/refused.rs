@@ -272,7 +272,7 @@ pub(super) async fn refused(stage: Stage) -> Outcome {
     }
     let config = config(&stage, &database.url, &section)?;
     let unsigned = ["adopt", "over", "--actor", " ", "--note", "a test"];
-    Ran::with(&config, &unsigned).await?.refused(2, &["who decides"])
+    Ran::with(&config, &unsigned).await?.refused(2, &["the name of the operator is empty"])
 }
 
 /// Goal: an open writer delays the move briefly, with no other effect. Oracle: exit code 3 with the

@@ -12,7 +12,6 @@ pub const DEPTH_MAX: u32 = 64;
 
 /// Returns JSON with sorted members and without white space; `None` for a body that is not JSON,
 /// has duplicate members or is too deep.
-#[doc(hidden)]
 #[must_use]
 pub fn canonical(body: &[u8]) -> Option<Vec<u8>> {
     let value: &RawValue = serde_json::from_slice(body).ok()?;

@@ -1,0 +1,300 @@
+//! A form that comes back with what was typed: its login had ended, its reason was refused, or its
+//! content needs a second look. It is made of the fields that the browser sent: the page stores
+//! nothing, and only the user that it was made for gets it back.
+
+use maud::{Markup, html};
+use operate::dead::Moment;
+use operate::{Operator, Signed};
+
+use super::address::to;
+use super::answer::Problem;
+use super::fields::Fields;
+use super::forms;
+use super::layout::{Frame, Tab, cell, count, form_token};
+
+/// The beginning of the names that a form's fields have in the login form.
+const KEPT: &str = "kept.";
+/// The field of the login form with the address of the form.
+const PATH: &str = "kept_path";
+/// Maximum number of fields that come back.
+const FIELDS_MAX: usize = 2_000;
+
+/// The forms that come back, with the text of their buttons.
+const FORMS: [(&str, &str); 16] = [
+    ("/dead/confirm", "Continue"),
+    ("/dead/decide", ""),
+    ("/message/payload", "Show the payload"),
+    ("/message/edit", "Show the form"),
+    ("/message/edit/decide", "Save the edit"),
+    ("/message/edit/content", "Show the edit"),
+    ("/pause", "Pause"),
+    ("/resume", "Resume"),
+    ("/keys/confirm", "Continue"),
+    ("/keys/decide", ""),
+    ("/saga/decide", ""),
+    ("/replay/confirm", "Preview…"),
+    ("/replay", "Publish again"),
+    ("/doctor", "Continue"),
+    ("/verify", "Continue"),
+    ("/decision/stop", "Stop"),
+];
+
+/// The fields by which people recognize a form.
+const SHOWN: [(&str, &str); 16] = [
+    ("what", "Decision"),
+    ("pipeline", "Pipeline"),
+    ("source", "Source"),
+    ("consumer", "Consumer"),
+    ("database", "Database"),
+    ("scope", "Scope"),
+    ("operation", "Operation"),
+    ("type", "Type"),
+    ("topic", "Topic"),
+    ("key", "Key"),
+    ("name", "Name"),
+    ("place", "Position"),
+    ("message", "Message id"),
+    ("id", "Id"),
+    ("cause", "Cause"),
+    ("error_like", "Error"),
+];
+
+/// Boxes that stay as they were.
+const BOXES: [(&str, &str); 2] = [
+    ("accept_late", "Also apply messages older than the inbox's retention"),
+    ("accept_invalid_json", "Save it although it is not JSON"),
+];
+
+/// A form that was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Again {
+    path: &'static str,
+    button: &'static str,
+    fields: Fields,
+    /// The box that accepts what was warned about.
+    offers: Option<&'static str>,
+}
+
+impl Again {
+    /// Returns the form that was sent to this path, if it can come back.
+    pub(crate) fn of(path: &str, fields: Fields) -> Option<Self> {
+        let (path, button) = *FORMS.iter().find(|(known, _)| *known == path)?;
+        (fields.iter().count() <= FIELDS_MAX).then_some(Self { path, button, fields, offers: None })
+    }
+
+    /// Offers a box that accepts what was warned about.
+    pub(crate) fn offering(self, name: &'static str) -> Self {
+        Self { offers: Some(name), ..self }
+    }
+
+    /// Returns the form that a login form has kept.
+    pub(crate) fn kept(login: &Fields) -> Option<Self> {
+        let kept = login.iter().filter_map(|(name, value)| Some((name.strip_prefix(KEPT)?, value)));
+        let fields = kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Self::of(login.exact(PATH), fields)
+    }
+
+    /// Renders the fields by which a login form keeps this one.
+    pub(crate) fn hidden(&self) -> Markup {
+        html! {
+            input type="hidden" name=(PATH) value=(self.path);
+            @for (name, value) in self.fields.iter() {
+                input type="hidden" name={ (KEPT) (name) } value=(value);
+            }
+        }
+    }
+
+    /// Returns whether the form was made for this user.
+    pub(crate) fn is_of(&self, operator: &Operator) -> bool {
+        self.fields.exact(forms::USER) == operator.name()
+    }
+
+    /// Returns whether the form says for whom it was made, as all forms of this page do.
+    pub(crate) fn names_its_user(&self) -> bool {
+        self.fields.has(forms::USER)
+    }
+
+    /// Renders the page that brings a form back after a login.
+    pub(crate) fn page(&self, operator: &Operator) -> Markup {
+        let title = "Send the form again?";
+        let body = html! {
+            @if self.is_of(operator) {
+                p class="notice" role="status" {
+                    "Your login had ended before this form arrived: nothing was changed. Check it, and send it again."
+                }
+                (self.card())
+            } @else {
+                p class="notice" role="status" {
+                    "Nothing was changed. The form of another user does not come back: you are " (cell(operator.name())) "."
+                }
+            }
+            p { a class="button" href=(to("/")) { "Overview" } }
+        };
+        Frame::new(Tab::None, title).page(&body)
+    }
+
+    /// Renders the form, to be sent once more.
+    pub(crate) fn card(&self) -> Markup {
+        let is_edit = self.path == "/message/edit/decide";
+        let is_typed =
+            |name: &str| matches!(name, "reason" | "payload" | "headers") || is_edit && name == "then";
+        let is_new = |name: &str| {
+            matches!(name, forms::FIELD | forms::USER) || BOXES.iter().any(|(known, _)| *known == name)
+        };
+        let fields = &self.fields;
+        // A text field sends line breaks as CR LF, and drops the first one after its tag.
+        let area = |name: &str| fields.exact(name).replace("\r\n", "\n");
+        let is_grave = ["discard", "cancel", "skip"].iter().any(|word| fields.text("what").starts_with(word));
+        html! {
+            form method="post" action=(to(self.path)) class="card" {
+                (form_token())
+                @for (name, value) in fields.iter().filter(|(name, _)| !is_typed(name) && !is_new(name)) {
+                    input type="hidden" name=(name) value=(value);
+                }
+                dl class="facts" {
+                    @for (name, label) in SHOWN {
+                        @if !fields.text(name).is_empty() {
+                            div { dt { (label) } dd { (cell(fields.exact(name))) } }
+                        }
+                    }
+                }
+                @if fields.has("headers") {
+                    label { "Headers, one name=value in each line"
+                        textarea name="headers" rows="5" spellcheck="false" autocomplete="off" { "\n" (area("headers")) }
+                    }
+                }
+                @if fields.has("payload") {
+                    label { "Payload"
+                        textarea name="payload" rows="20" spellcheck="false" autocomplete="off" { "\n" (area("payload")) }
+                    }
+                }
+                @if is_edit {
+                    label class="check" {
+                        input type="checkbox" name="then" value="requeue" checked[fields.text("then") == "requeue"];
+                        " Requeue it afterwards"
+                    }
+                }
+                @for (name, label) in BOXES {
+                    @if fields.has(name) || self.offers == Some(name) {
+                        label class="check" { input type="checkbox" name=(name) value="yes" checked[fields.has(name)]; " " (label) }
+                    }
+                }
+                @if fields.has("reason") {
+                    label { "Why (recorded in the audit)"
+                        input name="reason" required maxlength="500" autocomplete="off" value=(fields.text("reason"));
+                    }
+                }
+                button class=(if is_grave { "danger" } else { "primary" }) { (self.button()) }
+            }
+        }
+    }
+
+    /// Returns the text of the button: what it does, and to how many messages.
+    fn button(&self) -> String {
+        if !self.button.is_empty() {
+            return self.button.to_owned();
+        }
+        let what = self.fields.text("what");
+        let verb = what.split('-').next().unwrap_or(what);
+        let mut chars = verb.chars();
+        let verb: String = chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect();
+        let messages: u64 =
+            self.fields.all("at").filter_map(|at| at.parse::<Moment>().ok()).map(|at| at.count()).sum();
+        match messages {
+            0 => verb,
+            1 => format!("{verb} 1 message"),
+            many => format!("{verb} {} messages", count(many)),
+        }
+    }
+}
+
+/// Returns the author and the reason of a form. If they cannot be recorded, the form comes back.
+///
+/// # Errors
+/// A [`Problem`] with the form.
+pub(crate) fn signed(operator: &Operator, form: &Fields, path: &str, what: &str) -> Result<Signed, Problem> {
+    let signed = Signed { operator: operator.clone(), note: form.text("reason").to_owned() };
+    match signed.check(what) {
+        Ok(()) => Ok(signed),
+        Err(error) => {
+            let problem =
+                Problem::from(error).with_help("nothing was changed: correct the form and send it again");
+            Err(problem.with_form(card(path, form)))
+        }
+    }
+}
+
+/// Renders the form that was sent to this path, if it can come back.
+pub(crate) fn card(path: &str, form: &Fields) -> Option<Markup> {
+    Again::of(path, form.clone()).map(|form| form.card())
+}
+
+#[cfg(test)]
+mod tests {
+    use operate::Role;
+
+    use super::*;
+
+    const HOSTILE: &str = "\"></textarea><script>alert(1)</script>";
+
+    fn edit(reason: &str) -> Fields {
+        Fields::of(&[
+            ("form_user", "ann"),
+            ("decision", "01a21987-9bca-7af8-8184-ba681445d351"),
+            ("payload", "\r\n{\"n\": 2}"),
+            ("then", "requeue"),
+            ("reason", reason),
+        ])
+    }
+
+    /// Goal: a reason that is refused costs nothing that was typed. Oracle: the form of the answer.
+    #[test]
+    fn a_blank_reason_brings_the_form_back_with_what_was_typed() {
+        let ann = Operator::new("ann", Role::Operator);
+        let refused = signed(&ann, &edit(" "), "/message/edit/decide", "edit messages").unwrap_err();
+        assert!(refused.message.contains("the reason is empty"), "{refused:?}");
+        let text = refused.form.unwrap().into_string();
+        assert!(
+            text.contains("{&quot;n&quot;: 2}</textarea>") && text.contains("value=\"requeue\" checked"),
+            "{text}"
+        );
+        assert!(
+            text.contains("action=\"/message/edit/decide\"") && text.contains("name=\"decision\""),
+            "{text}"
+        );
+        assert!(signed(&ann, &edit("why"), "/message/edit/decide", "edit messages").is_ok());
+    }
+
+    /// Goal: a form survives a login, for its user alone. Oracle: the fields of a login form, read
+    /// back.
+    #[test]
+    fn a_login_form_keeps_a_form_for_its_user() {
+        let again = Again::of("/message/edit/decide", edit(HOSTILE)).unwrap();
+        let text = again.hidden().into_string();
+        assert!(!text.contains("<script>") && !text.contains("</textarea>"), "{text}");
+        let sent = [
+            ("kept_path", "/message/edit/decide"),
+            ("name", "ann"),
+            ("kept.form_user", "ann"),
+            ("kept.reason", HOSTILE),
+        ];
+        let kept = Again::kept(&Fields::of(&sent)).unwrap();
+        assert!(kept.is_of(&Operator::new("ann", Role::Operator)));
+        assert!(!kept.is_of(&Operator::new("bob", Role::Operator)));
+        let card = kept.card().into_string();
+        assert!(card.contains("name=\"reason\"") && !card.contains("<script>"), "{card}");
+        for unknown in ["", "/login", "/logout", "https://evil.example/", "/nothing"] {
+            assert!(Again::kept(&Fields::of(&[("kept_path", unknown)])).is_none(), "{unknown}");
+        }
+        let many = vec![("row", "1"); FIELDS_MAX + 1];
+        assert!(Again::of("/dead/decide", Fields::of(&many)).is_none());
+    }
+
+    #[test]
+    fn a_button_says_how_many_messages_it_decides_about() {
+        let at = "outbox/4000000000000000/2000/0/orders";
+        let form = Fields::of(&[("what", "discard-all"), ("at", at), ("reason", "x")]);
+        let text = Again::of("/dead/decide", form).unwrap().card().into_string();
+        assert!(text.contains("<button class=\"danger\">Discard 2,000 messages</button>"), "{text}");
+    }
+}
