@@ -37,6 +37,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         what_keeps_a_relay_from_its_broker_stands_beside_its_cursor,
     }
     on_postgres {
+        a_free_lease_is_granted_to_one_of_two_that_see_it_free,
         a_decision_whose_answer_is_lost_is_unknown,
         a_checkpoint_removes_an_entry_that_an_operator_takes,
         an_entry_that_is_due_again_is_no_longer_taken,
@@ -63,6 +64,31 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
         panic!("busy")
     };
     assert_eq!((lease.epoch, taken_over_from.as_deref()), (again.epoch + 1, Some("a")));
+}
+
+/// Goal: the lease has one holder even if two processes see it free at the same moment: both have
+/// read the row before either of them takes it. Oracle: one is granted, the other one is told its
+/// name.
+async fn a_free_lease_is_granted_to_one_of_two_that_see_it_free(db: &Database<sqlx::Postgres>) {
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
+    let (first, _) = granted(&mut a).await;
+    assert_eq!(a.release(first.epoch).await.unwrap(), Fenced::Held);
+    // Readers pass a locked row, writers wait for it.
+    let mut lock = db.admin.begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox_relay FOR UPDATE").execute(&mut *lock).await.unwrap();
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+        AND wait_event_type = 'Lock' AND state = 'active'";
+    let both_have_read = async {
+        let both = async || Ok((db.number(waits).await == 2).then_some(()));
+        tests::eventually("both wait to take the lease", both).await.unwrap();
+        lock.rollback().await.unwrap();
+    };
+    let (of_a, of_b, ()) = tokio::join!(a.acquire(TTL), b.acquire(TTL), both_have_read);
+    match [of_a.unwrap(), of_b.unwrap()] {
+        [Acquired::Granted { .. }, Acquired::Busy { holder, .. }] => assert_eq!(holder, "a"),
+        [Acquired::Busy { holder, .. }, Acquired::Granted { .. }] => assert_eq!(holder, "b"),
+        both => panic!("{both:?}"),
+    }
 }
 
 /// The epochs of a relay that was forgotten begin again. A write of its holder that arrives only
