@@ -38,7 +38,7 @@ pub(crate) async fn run(stage: Stage) -> Outcome {
         form.push((name, preview.field(name)?));
     }
     let silent = ann.post("/replay", &form).await?;
-    assert!(silent.status == 422 && silent.body.contains("why"), "{}", silent.body);
+    assert!(silent.status == 422 && silent.body.contains("the reason is empty"), "{}", silent.body);
     form.push(("reason", "the queue was purged"));
     let other: Vec<_> = form.iter().copied().filter(|(name, _)| *name != "chosen").collect();
     let stale = ann.post("/replay", &[&other[..], &[("chosen", "2")]].concat()).await?;

@@ -171,8 +171,7 @@ impl View<'_> {
             @for error in reports.iter().filter_map(|report| report.error.as_ref()) {
                 p class="notice bad" role="alert" { "It ended early: " (whole(&error.to_string())) }
             }
-            @if changed > 0 { p { (count(changed)) " that were confirmed were left out: they had already \
-                                                    changed." } }
+            @if changed > 0 { p { "Left out, because they had changed after the confirmation: " (count(changed)) "." } }
             @if refused > 0 { p { (count(refused)) " were left unchanged: they had changed since." } }
             @if !others.is_empty() { p class="notice" { (cell(&others.join(" and "))) " decided about these messages first." } }
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
