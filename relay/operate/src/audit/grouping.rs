@@ -58,7 +58,8 @@ impl Slices {
 /// Combines rows into lines, latest first.
 #[derive(Debug)]
 pub(super) struct Grouping {
-    is_each: bool,
+    /// Whether every row is a line.
+    pub(super) is_each: bool,
     last: Option<Group>,
 }
 

@@ -85,7 +85,6 @@ pub(crate) struct Walk {
     part: Part,
     slices: Slices,
     grouping: Grouping,
-    is_each: bool,
     /// Number of rows of an outbox that may still be looked through; `None` for all.
     to_look_through: Option<u32>,
     /// Number of rows that the next statement looks through.
@@ -121,7 +120,6 @@ impl Walk {
             part,
             slices: Slices::new(rows_max),
             grouping: Grouping::new(is_each),
-            is_each,
             to_look_through: rows_max.map(|_| LOOKED_THROUGH_MAX),
             at_once: LOOKED_THROUGH_FIRST,
             last_at: None,
@@ -144,7 +142,7 @@ impl Walk {
         }
         let mut lines = match self.part {
             // A topic is that of single messages, so its filter needs their rows.
-            Part::Messages(place) if !self.is_each && audits.filter.topic.is_none() => {
+            Part::Messages(place) if !self.grouping.is_each && audits.filter.topic.is_none() => {
                 self.decisions(&audits.places.outboxes[place], audits.filter).await?
             }
             _ => self.single(audits).await?,

@@ -64,10 +64,15 @@ pub(super) async fn last_decision(
     Ok(Some(LastDecision { actor: record.signature.actor, at: record.at, text }))
 }
 
-/// Returns the state of an entry, with what the cursor says of it.
+/// Returns the state of an entry. The cursor is read only for one that it decides about: neither
+/// parked nor discarded.
 pub(super) async fn state(place: &OutboxPlace, entry: &FoundEntry) -> Result<MessageState, OperateError> {
-    let extent = place.entries.extent(&place.pipeline).await?;
-    Ok(crate::story::state(place, entry, Some(&extent)))
+    let extent = if entry.parked.is_none() && !entry.is_discarded {
+        Some(place.entries.extent(&place.pipeline).await?)
+    } else {
+        None
+    };
+    Ok(crate::story::state(place, entry, extent.as_ref()))
 }
 
 /// Describes the state of an entry that is not parked.

@@ -163,7 +163,7 @@ pub(super) async fn outbox_part(
     (part, away)
 }
 
-/// Whose history the cursor of a relay belongs to.
+/// The server whose history the cursor of a relay belongs to.
 #[derive(Debug, PartialEq, Eq)]
 enum Cursor {
     OfThisServer,
