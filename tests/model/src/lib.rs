@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`relays`] | producers, two relays, lease, cursor, network, broker, and a consumer with its inbox |
 //! | [`consumers`] | racing workers of two consumers on a log with any repetitions: admit, effect, commit, acknowledge |
+//! | [`pending`] | a relay on a database that shows no snapshots: rows that are pending, and a replica that lags |
 //! | [`sagas`] | a saga and two workers: a step, a call, a request, and their undos |
 //! | [`transactions`] | a relay that publishes in transactions, and the marks from which its successor continues |
 //! | [`sets`] | small sets, and the cursor |
@@ -20,6 +21,7 @@
 
 pub mod consumers;
 pub mod explore;
+pub mod pending;
 pub mod relays;
 pub mod sagas;
 pub mod sets;
