@@ -15,6 +15,7 @@ use outbox_log::{
     PageLimit, Parked, PauseScope,
 };
 
+use crate::outbox::rows::insert;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
 tests::cases! { "outbox/checkpoint_store/{on}/{case}":
@@ -23,6 +24,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         a_fenced_holder_changes_nothing,
         a_released_lease_is_free_at_once,
         a_forgotten_holder_writes_nothing_under_the_same_name,
+        a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
         held_entries_are_read_by_their_key_in_pages,
@@ -103,6 +105,25 @@ async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
     assert_eq!(a.renew(old.epoch, TTL).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(old.epoch).await.unwrap(), Fenced::Lost);
     assert_eq!(b.renew(new.epoch, TTL).await.unwrap(), Fenced::Held);
+}
+
+/// Goal: a process that takes its own lease again goes on from the cursor in the database, which may
+/// have been restored meanwhile, not from the one that it stored last. Oracle: the first cursor.
+async fn a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored<DB: TestDialect>(
+    db: &Database<DB>,
+) {
+    let mut store = db.checkpoint_store("a").await;
+    let (lease, first) = granted(&mut store).await;
+    db.run("CREATE TABLE backup AS SELECT relay, cursor FROM outbox_relay").await;
+    insert(db, "topic, payload", "'orders', ''").await;
+    let mut follower = Follower::new(db.reader().await, first.clone());
+    assert_eq!(follower.all().await.len(), 1);
+    assert_eq!(store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    let (_, later) = granted(&mut store).await;
+    assert_ne!(later, first);
+    db.run("UPDATE outbox_relay SET cursor = (SELECT backup.cursor FROM backup)").await;
+    let (_, again) = granted(&mut store).await;
+    assert_eq!(again, first);
 }
 
 async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: TestDialect>(
