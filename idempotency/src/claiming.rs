@@ -1,4 +1,4 @@
-//! Claims keys: on lease, or in a transaction.
+//! Claims keys: with a lease, or in a transaction.
 
 use message::crash_points::reached;
 use message::token::Drift;

@@ -37,8 +37,8 @@ pub struct Oversize {
 pub enum OversizePart {
     /// All of it.
     Message,
-    /// Its headers and envelope, of a message that would leave in chunks: every chunk repeats them,
-    /// and they may take half of one.
+    /// Its headers and envelope, for a message that would be sent in chunks: every chunk repeats
+    /// them, and they may take up half of a chunk.
     Envelope,
 }
 

@@ -29,7 +29,7 @@ pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 pub struct WorkerOptions {
     /// Maximum sagas that run at once in this process. Default: 16. Each uses a connection of the
     /// pool while a step with an effect in this database runs. The number of these steps at once is
-    /// the pool's number of connections less two; further steps wait. The two connections are for
+    /// the pool's number of connections minus two; further steps wait. The two connections are for
     /// renewing leases and for short statements.
     pub concurrency: NonZeroU32,
     /// How long a dead or hanging worker keeps its sagas: 1 s to 1 h. Default: 15 s. A live worker
@@ -50,8 +50,8 @@ pub struct WorkerOptions {
     /// How long decisions of operators are kept: 31 days to a century. Default: three years.
     pub audit_retention: Duration,
     /// How long a call to the database may take: 1 s to 1 h. Default: 30 s. Then the connection is
-    /// dropped and the work is retried. Where a transaction begins, waiting for the connection and
-    /// waiting for BEGIN have this limit each. It does not bound the statements of a step: those
+    /// dropped and the work is retried. Where a transaction begins, the limit applies separately to
+    /// waiting for the connection and to BEGIN. It does not bound the statements of a step: those
     /// are abandoned when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.

@@ -101,7 +101,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, choosing).await
     }
 
-    /// Returns the database's time: what dies later is younger. Cancel-safe.
+    /// Returns the database's time: letters that die later are younger. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -194,8 +194,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
-    /// Returns those of these dead letters that are of a topic and still stored, in no order.
-    /// Cancel-safe.
+    /// Returns those of these dead letters that belong to a topic and are still stored, in no
+    /// particular order. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.

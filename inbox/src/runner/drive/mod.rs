@@ -70,7 +70,7 @@ pub(super) struct Drive<S> {
     /// at a stop, but only when nothing is received any more. Otherwise the next message of a key
     /// could begin here after the first one was handed back.
     give_up: CancellationToken,
-    /// Cancelled at a stop: no redrive begins while handlers that run are waited for.
+    /// Cancelled at a stop: no redrive begins while the stop waits for running handlers.
     draining: CancellationToken,
     lag: LagGauges,
 }

@@ -62,7 +62,7 @@ SELECT count(*), coalesce(current_setting('synchronous_standby_names', true), ''
 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '3 s'
 HAVING count(*) > 0";
 
-/// Tells why commits wait.
+/// Explains why commits wait.
 fn unreplicated(commits: i64, names: &str) -> String {
     let wait = if commits == 1 { "1 commit waits" } else { &format!("{commits} commits wait") };
     format!(

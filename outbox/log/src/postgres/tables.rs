@@ -68,7 +68,7 @@ migrations::statements! {
             AND ($11::bigint IS NULL OR w.created_at >= coalesce($12::timestamptz, clock_timestamp())
                 - $11 * interval '1 microsecond')
             AND ($12::timestamptz IS NULL OR w.updated_at <= $12)";
-        // The walk ends after $4 entries of the state, whatever the conditions leave of them.
+        // The walk ends after $4 entries of the state, however many of them match the conditions.
         shown = "
             WITH walk AS MATERIALIZED {entries},
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT $13::bigint)

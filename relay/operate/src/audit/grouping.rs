@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(lines[0].outcome.as_deref(), Some("2 applied"));
     }
 
-    /// Goal: an operation that was asked for twice is two lines, also where the reading was cut.
+    /// Goal: an operation that was requested twice is two lines, even where the reading was cut.
     /// Oracle: the lines of two equal ones: a `forget` that was refused, and its repetition.
     #[test]
     fn an_operation_is_a_line_by_itself() {

@@ -314,7 +314,7 @@ async fn sagas(
 
 impl Found {
     /// Creates the row of a decision about a key or a saga. These have no topic, so they are not
-    /// read if one is asked for.
+    /// read if a topic is requested.
     fn of_table(number: i64, line: AuditLine) -> Self {
         Self { number, line, is_here: true, is_met: true }
     }
@@ -340,9 +340,9 @@ mod tests {
     use crate::operator::Role;
     use crate::tables::Tables;
 
-    /// Goal: an error of the audits of keys and sagas names their database, and one that cannot be
-    /// opened does not read as one without such tables. Oracle: the errors for a file that does not
-    /// exist, and the lines of an empty one.
+    /// Goal: an error of the audits of keys and sagas names their database, and a database that
+    /// cannot be opened is not reported as one without such tables. Oracle: the errors for a file
+    /// that does not exist, and the lines of an empty one.
     #[tokio::test]
     async fn a_database_of_keys_and_sagas_that_cannot_be_opened_is_named() {
         let folder = tempfile::tempdir().unwrap();

@@ -215,7 +215,7 @@ async fn sent_before(
     Err(refused.with_help("nothing was changed now: show the message again"))
 }
 
-/// Returns whether an edit has left what a form asks for.
+/// Returns whether an edit has produced the content that a form requests.
 fn has_made(corrected: &Corrected, kept: &EditRecord) -> bool {
     let payload = match &corrected.payload {
         Some(payload) => kept.payload_after.as_ref() == Some(payload),

@@ -36,7 +36,7 @@ pub struct Wait {
     pub cause: Option<Cause>,
     /// Its duration.
     pub lasts: Option<Duration>,
-    /// Whether it ends by itself, or keeps no message yet.
+    /// Whether it ends by itself, or holds back no message yet.
     pub passes: bool,
 }
 

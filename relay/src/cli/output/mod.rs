@@ -22,8 +22,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints a result as JSON, or as the text that `table` makes of it. Escapes characters that
-    /// steer a terminal or hide in either.
+    /// Prints a result as JSON, or as the text that `table` makes of it. In both, escapes
+    /// characters that control a terminal or are invisible.
     pub(crate) fn print<T: Serialize>(
         self,
         result: &T,

@@ -12,7 +12,7 @@ use aws_sdk_sqs::types::{
 use super::PlainRecord;
 use crate::Failure;
 
-/// Maximum time without a message that was waited for.
+/// Maximum time without a message while one is awaited.
 const SILENCE: Duration = Duration::from_secs(240);
 /// Pause before an empty queue is read again.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -125,7 +125,7 @@ pub(crate) struct InboxFacts {
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
     pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
-    /// How far ahead of its clock its memory begins; `None` if it has begun.
+    /// How far in the future its memory begins, by its own clock; `None` if it has begun.
     pub(crate) begins_in: Option<Duration>,
     /// The partitions of days that it made and that are gone (PostgreSQL).
     pub(crate) lost_days: Vec<String>,

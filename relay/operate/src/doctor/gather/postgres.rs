@@ -186,7 +186,7 @@ pub(super) async fn settled(connection: &mut PgConnection) -> Result<(), Unreach
     setting.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
 }
 
-/// Queries the timeline; a refusal of the server is a result.
+/// Queries the timeline; a refusal by the server is a result, not an error.
 async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable> {
     let asked = timeout(TIME_LIMIT, sqlx::raw_sql(TIMELINE).fetch_one(connection));
     match asked.await.map_err(|_| Unreachable::late())? {

@@ -75,7 +75,7 @@ enum Polled {
     Record(OwnedMessage),
     /// This partition has no more records.
     End(usize),
-    /// There was no answer, or an error. An outage ends some time.
+    /// There was no answer, or an error. An outage ends eventually.
     Nothing(Option<KafkaError>),
 }
 
