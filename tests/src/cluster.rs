@@ -281,8 +281,8 @@ impl Cluster {
             // Only the settings of this server choose the version.
             .env_remove(MAJOR)
             .envs(self.settings.iter().map(|(name, value)| (*name, value)));
-        // With the address of a running service, the task runner would take it for an external one
-        // and leave it alone.
+        // With the address of a running service, the task runner would mistake it for an external
+        // one and leave it alone.
         for variable in ["OUTBOX_POSTGRES_URL", "OUTBOX_PGBOUNCER_URL"] {
             command.env_remove(variable);
         }
@@ -332,7 +332,7 @@ pub fn free_port() -> Result<u16, Failure> {
 }
 
 /// Puts a mark before each line of the output of another run of tests. Without it, the task runner
-/// would count that run's results as those of this one, and take its report for this one's.
+/// would count that run's results as those of this one, and mistake its report for this one's.
 fn set_off(output: &str) -> String {
     output.lines().map(|line| format!("    | {line}\n")).collect()
 }

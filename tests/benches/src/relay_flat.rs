@@ -189,7 +189,7 @@ const BUFFERS: &str = "SELECT ((SELECT coalesce(sum(coalesce(heap_blks_hit, 0) +
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'relay %' AND datname = current_database()";
 
 /// Counts the buffers that a separate reader touches while `work` uses it. Returns the lowest count
-/// of some tries.
+/// of several attempts.
 async fn buffers(
     database: &Database,
     mut work: impl AsyncFnMut(&mut Box<dyn LogReader>) -> Result<(), Failure>,

@@ -3,8 +3,8 @@
 //! The code is tested elsewhere; this tests the *idea*. The models are written from the invariants
 //! of `ARCHITECTURE.md`, not from the code, and are deliberately harsher. A relay that has lost its
 //! lease may continue to publish forever, because no clock stops it. Whatever it sent before it
-//! crashed or reconnected may arrive at any later time. That order still holds is the claim that a
-//! zombie is harmless.
+//! crashed or reconnected may arrive at any later time. A zombie is harmless if order still holds:
+//! that is the claim.
 //!
 //! | module | what it holds |
 //! |---|---|

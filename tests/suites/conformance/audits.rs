@@ -31,9 +31,9 @@ const FOLLOWING: usize = 1_200;
 const KEYS: usize = 10_000;
 
 /// Stores the decisions of several operators about messages of two topics, two days ago: three of
-/// one decision by ann about the topic `orders`, which no spreadsheet may run; two by bob, one for
-/// each message; two pauses by ann; a discarded dead letter of `orders` by eve, of today; a key by
-/// dan. Then many edits by cy, of today.
+/// one decision by ann about the topic `orders`, with a formula as note, which no spreadsheet may
+/// run; two by bob, one for each message; two pauses by ann; a discarded dead letter of `orders` by
+/// eve, of today; a key by dan. Then many edits by cy, of today.
 async fn store<DB: Dialect>(db: &Database<DB>) -> Outcome {
     for (topic, count) in [("orders", 3), ("bills", 1)] {
         for number in 0..count {
@@ -218,9 +218,9 @@ where
     Ok(())
 }
 
-/// Goal: an export has every decision once, also of an inbox that is configured twice, and names
-/// the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of both
-/// formats; the size of each part, which is bounded.
+/// Goal: an export has every decision once, including those of an inbox that is configured twice,
+/// and names the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of
+/// both formats; the size of each part, which is bounded.
 async fn an_export_is_whole_and_says_what_is_missing<DB: Dialect>(stage: Stage) -> Outcome {
     let db = Database::<DB>::migrated(&stage).await?;
     store(&db).await?;

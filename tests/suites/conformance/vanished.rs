@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(200);
 struct Scene {
     db: Database<Postgres>,
     wire: Arc<Proxy>,
-    /// Its URL by that way.
+    /// The database's URL through that proxy.
     url: String,
 }
 

@@ -355,7 +355,7 @@ async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Da
         DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
         tx.commit().await.unwrap();
     };
-    // As a process whose backoff grows to six hours has postponed it.
+    // As postponed by a process whose backoff grows to six hours.
     moved(4).await;
     let letters = dead_letters(&inbox).await;
     for payload in ["a", "y"] {

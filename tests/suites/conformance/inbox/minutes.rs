@@ -46,7 +46,7 @@ async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database
     assert_eq!(all[0].duplicate_rate(), Some(0.75));
 }
 
-/// Goal: an operator does not read that a consumer applies messages while it rejects all of them.
+/// Goal: an operator never reads that a consumer applies messages while it rejects all of them.
 /// Oracle: a consumer whose only message is dead-lettered, and then one with an effect.
 async fn a_rejected_message_was_not_applied<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;

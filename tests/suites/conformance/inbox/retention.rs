@@ -66,7 +66,8 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     let confirmed = long.confirm(&consumer("billing"), &Tenant::none(), &old).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "the record is gone");
 
-    // The first process still assumes 14 days. It may need a second call, but it never applies.
+    // The first process still assumes 14 days. It may need a second call, but it never applies the
+    // message.
     let refused = match consume(&long, &old).await {
         Err(AdmitError::Expired { .. }) => consume(&long, &old).await,
         other => other,

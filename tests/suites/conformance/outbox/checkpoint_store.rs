@@ -67,8 +67,8 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
 }
 
 /// Goal: the lease has one holder even if two processes see it free at the same moment: both have
-/// read the row before either of them takes it. Oracle: one is granted, the other one is told its
-/// name.
+/// read the row before either of them takes it. Oracle: one is granted, and the other one learns
+/// the holder's name.
 async fn a_free_lease_is_granted_to_one_of_two_that_see_it_free(db: &Database<sqlx::Postgres>) {
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (first, _) = granted(&mut a).await;

@@ -35,8 +35,8 @@ tests::cases! { "outbox/clusters/{on}/{case}":
     }
 }
 
-/// Goal: where commits wait for a standby that is not connected, that is the cause, and not a
-/// session which waits as well. Oracle: the cause, before and after the name is removed.
+/// Goal: where commits wait for a standby that is not connected, that is reported as the cause, not
+/// a session that waits as well. Oracle: the cause, before and after the name is removed.
 async fn a_synchronous_standby_that_is_gone_is_named(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;

@@ -117,8 +117,8 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>)
     assert_eq!(admin.audit(&relay(), 10).await.unwrap().len(), 6);
 }
 
-/// Goal: a relay that is made later under the name of one that was forgotten publishes. Oracle: the
-/// pauses of both, and of another relay.
+/// Goal: a new relay under the name of a forgotten one publishes. Oracle: the pauses of both, and
+/// of another relay.
 async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let other = outbox_log::RelayName::new("other").unwrap();
@@ -136,8 +136,8 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Databas
 }
 
 /// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
-/// is not in vain. Oracle: the entries left after a call whose third part fails, and after the next
-/// call. A relay that leads again in between loses nothing more.
+/// keeps its progress. Oracle: the entries left after a call whose third part fails, and after the
+/// next call. A relay that leads again in between loses nothing more.
 async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
     const PARKED: i64 = 25_000;
     let mut main = Relay::new(db, &relay()).await;

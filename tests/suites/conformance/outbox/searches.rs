@@ -242,8 +242,8 @@ async fn a_search_begins_at_a_time_or_a_position<DB: TestDialect>(db: &Database<
     places.close().await;
 }
 
-/// Goal: a database that does not answer is named, and is not taken for an empty one. Oracle: the
-/// result of a search in it and in another one.
+/// Goal: a database that does not answer is named, and is not reported as empty. Oracle: the result
+/// of a search in it and in another one.
 async fn a_database_that_is_away_is_named_and_hides_no_other<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(2)).await;
     let away = RelayName::new("away").unwrap();

@@ -104,7 +104,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
              '{HOSTILE}', jsonb_build_object('<b>', '{HOSTILE}'), '1')"
         ))
         .await?;
-    // Their key is another one than that of the row above, behind which they would wait.
+    // Their key differs from that of the row above: otherwise they would wait behind it.
     for (id, state, error) in [(900_000, "dead", long.as_str()), (900_001, "held", "")] {
         database
             .execute(&format!(
