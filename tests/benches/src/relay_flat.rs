@@ -45,7 +45,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
             "transaction pinned in",
             "page inside the backlog",
             "page after the history",
-            "poll without news",
+            "poll that finds nothing",
         ],
         costs.iter().map(|cost| {
             [

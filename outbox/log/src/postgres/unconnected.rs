@@ -102,7 +102,7 @@ fn of_message(message: &str) -> Option<&'static str> {
     }
     if says(&["query_wait_timeout", "no more connections allowed", "MaxClients", "max clients"]) {
         return Some(
-            "raise the pooler's session limits: a relay needs 2 sessions to lead, and 2 more for short times",
+            "raise the pooler's session limits: a relay needs 2 sessions to lead, and briefly 2 more",
         );
     }
     says(&["password authentication failed", "SASL authentication failed"]).then_some(
@@ -132,7 +132,7 @@ fn of_code(code: &str) -> Option<&'static str> {
         }
         "53300" => {
             "raise max_connections of the server or the limit of the role, or end idle sessions: a relay \
-             needs 2 sessions to lead, and 2 more for short times"
+             needs 2 sessions to lead, and briefly 2 more"
         }
         _ => return None,
     })

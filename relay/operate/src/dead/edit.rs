@@ -251,7 +251,7 @@ pub(super) async fn one<'a>(
         }
     }
     if found.len() > 1 {
-        let text = format_args!("{} messages of the outboxes are called {asked}", found.len());
+        let text = format_args!("{} messages of the outboxes match {asked}", found.len());
         return Err(OperateError::refused(text, "name the pipeline"));
     }
     found.pop().ok_or_else(|| {

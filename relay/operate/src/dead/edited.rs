@@ -36,7 +36,7 @@ pub struct PastEdit {
 /// The content of a message in the audit. `Debug` prints no content.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct KeptContent {
-    /// The payload as text; `None` when it is no UTF-8, or larger than 64 KiB.
+    /// The payload as text; `None` when it is not UTF-8, or larger than 64 KiB.
     #[serde(serialize_with = "as_text")]
     pub payload: Option<Vec<u8>>,
     /// The size of the payload in bytes; `None` when it is larger than 64 KiB.

@@ -78,13 +78,13 @@ fn payload(kept: &KeptContent) -> String {
     match std::str::from_utf8(bytes) {
         Ok("") => String::from("-"),
         Ok(text) => one_line(text),
-        Err(_) => format!("{} bytes that are no UTF-8", bytes.len()),
+        Err(_) => format!("{} bytes that are not UTF-8", bytes.len()),
     }
 }
 
 fn not_kept(kept: &KeptContent) -> String {
     let digest = kept.digest.as_deref().unwrap_or("unknown");
-    format!("not kept: larger than 64 KiB, or not those of a valid message; SHA-256 of both {digest}")
+    format!("not kept: larger than 64 KiB, or not part of a valid message; SHA-256 of both: {digest}")
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     fn content_that_a_terminal_cannot_show_is_named() {
         let large = KeptContent { payload: None, headers: None, ..kept(b"", "acme") };
         let text = told(&edit(kept(b"\xff\x1b", "acme"), large));
-        assert!(text.contains("2 bytes that are no UTF-8"), "{text}");
+        assert!(text.contains("2 bytes that are not UTF-8"), "{text}");
         assert!(text.contains("not kept: larger than 64 KiB"), "{text}");
     }
 }
