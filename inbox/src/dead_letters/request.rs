@@ -66,7 +66,7 @@ impl<DB: Dialect> Inbox<DB> {
     pub(crate) async fn begin_decision_of(&self, all: u32) -> Result<InboxTransaction<DB>, StoreError> {
         let mut tx = self.begin().await?;
         let wait = self.options().call_timeout / 2 / all.max(1);
-        // Zero would mean no limit.
+        // A limit of zero would be none.
         let limited = DB::limit_lock_waits(&mut tx, wait.max(Duration::from_millis(1))).await;
         limited.map_err(StoreError::during("limit its waits for locks"))?;
         Ok(tx)

@@ -194,7 +194,7 @@ pub(super) async fn fault(
                 let named = named.unwrap_or_default();
                 return Ok(Some(SchemaError::OtherSchema { line, function: subject, named }));
             }
-            // A test database may be like this on purpose.
+            // A database for tests may be meant to be like this.
             _ => tracing::warn!(
                 table = subject,
                 "a crash of the server empties this table, which is unlogged; run ALTER TABLE … SET LOGGED"

@@ -111,7 +111,7 @@ impl<DB: Dialect> OutboxTransaction<DB> {
         }
     }
 
-    /// Records that [`begin_marked`](migrations::Backend::begin_marked) has begun it.
+    /// Says that [`begin_marked`](migrations::Backend::begin_marked) has begun it.
     pub(crate) fn marked(self) -> Self {
         Self { requires: Requires::Mark, ..self }
     }

@@ -56,8 +56,7 @@ impl PgCheckpointStore {
     /// Takes the lease. Returns the cursor only when it belongs to this server's history.
     async fn grant(&mut self, ttl: Duration) -> Result<Acquired, LogError> {
         for _ in 0..GRANT_ATTEMPTS {
-            // Giving new ids to rows ends a run. Until the cursor is compared, only the epoch
-            // fences.
+            // Rows that get new ids end a run. Until the cursor is compared, the epoch fences.
             self.run = None;
             let acquired = within(self.call_timeout, self.take_lease(ttl)).await?;
             let Acquired::Granted { lease, cursor, taken_over_from } = acquired else { return Ok(acquired) };
