@@ -62,7 +62,7 @@ pub trait Dialect: outbox::Dialect + inbox::Dialect + idempotency::KeyStore + sa
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 }
 
-/// Ends a transaction as a timeout does that fires while a savepoint begins: sqlx rolls back all of
+/// Ends a transaction like a timeout that fires while a savepoint begins: sqlx rolls back all of
 /// it, and the handle stays usable.
 pub async fn drop_a_begin<C: sqlx::Connection>(connection: &mut C) {
     // A savepoint that begins at once is rolled back alone, so try until one is dropped while

@@ -29,7 +29,7 @@ migrations::statements! {
         header_names = "(SELECT coalesce(jsonb_agg(jsonb_build_array(left(h.pair ->> 0, 255), '')), '[]')::text
             FROM (SELECT pair FROM jsonb_array_elements(headers) AS e (pair) LIMIT 100) AS h)";
         // A dead letter that is decided about: nothing reads the key and headers of a delivery that
-        // is no message.
+        // is not a message.
         in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, ''::bytea AS payload";
         in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key,
             CASE WHEN message_id IS NULL THEN '[]' ELSE headers::text END AS headers, ''::bytea AS payload";
@@ -113,8 +113,8 @@ migrations::statements! {
 
     known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint AS result_bytes, dead_letter \
         FROM {schema}inbox_message WHERE message_id = $1 ORDER BY consumer, scope";
-    /// In the order of ids, which only their index has: a table that the planner takes for empty
-    /// costs nothing by any index.
+    /// In the order of ids, which only their index has: for a table that the planner believes to be
+    /// empty, every index costs nothing.
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM (\
         SELECT * FROM {schema}inbox_attempt WHERE message_id BETWEEN $1 AND $1 ORDER BY message_id OFFSET 0) AS a \
         WHERE last_error <> '' ORDER BY consumer, scope";
@@ -334,8 +334,8 @@ migrations::statements! {
             FROM {schema}inbox_audit WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2)
             LIMIT $3::bigint) AS a GROUP BY 1";
     /// Those of one delivery, the open ones first. In the order of subjects, which only the index
-    /// of them has: a table that the planner takes for empty costs nothing by any index. `$4` is
-    /// false.
+    /// of them has: for a table that the planner believes to be empty, every index costs nothing.
+    /// `$4` is false.
     dead_letters_of = "SELECT {listed} FROM (SELECT * FROM {schema}inbox_dead_letter \
         WHERE subject BETWEEN $1 AND $1 ORDER BY subject OFFSET 0) AS d \
         WHERE ($2::text IS NULL OR consumer = $2) ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
@@ -390,7 +390,8 @@ migrations::statements! {
         FROM first_held AS f ORDER BY f.place";
     /// The keys of a consumer's closed dead letters that can have held them, the latest first. The
     /// planner takes half of the rows for those of the consumer, and so reads the latest by their
-    /// index. Without statistics it takes a plain comparison for rare, and reads the whole table.
+    /// index. Without statistics it assumes that a plain comparison matches few rows, and reads the
+    /// whole table.
     closed_since = "SELECT scope, topic, key FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL \
         AND CASE consumer WHEN $3 THEN true END ORDER BY resolved_at DESC LIMIT $2";

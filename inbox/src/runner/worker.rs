@@ -65,7 +65,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Begins a transaction, or gives up: a database that does not answer keeps no stop waiting.
+    /// Begins a transaction, or gives up: a database that does not answer does not delay a stop.
     pub(super) async fn begin(
         &self,
         give_up: &CancellationToken,

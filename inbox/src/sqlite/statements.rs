@@ -13,8 +13,8 @@ migrations::statements! {
         brief_key = "CASE WHEN length(key) > 1024 THEN substr(key, 1, 1024) || '...' ELSE key END";
         header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
             FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
-        // A dead letter of a list, and one that is decided about: a delivery that is no message may
-        // have a key and headers of any length, and nothing reads them then.
+        // A dead letter of a list, and one that is decided about: a delivery that is not a message
+        // may have a key and headers of any length, and nothing reads them then.
         in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, x'' AS payload";
         in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key, \
             CASE WHEN message_id IS NULL THEN '[]' ELSE headers END AS headers, x'' AS payload";

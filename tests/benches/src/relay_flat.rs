@@ -208,8 +208,8 @@ async fn buffers(
     Ok(least as f64)
 }
 
-/// Measures the throughput with a pinned transaction over that without, and the dead rows that it
-/// leaves.
+/// Measures the ratio of the throughput with a pinned transaction to that without one, and the dead
+/// rows that it leaves.
 async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
     const DEAD: &str = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables \
         WHERE relname LIKE 'outbox_message%'";

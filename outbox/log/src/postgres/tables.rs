@@ -151,10 +151,10 @@ migrations::statements! {
             WHERE id > $2 ORDER BY id LIMIT $3::bigint",
         message_id = "e.message_id",
     ) = "{listed} ORDER BY e.id";
-    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
-    /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
-    /// covers discarded entries. So all decisions are read, each message whose last decision is a
-    /// discard is looked up separately, and further columns are looked up for this page only.
+    /// Discarded entries, as long as the log has them, whether or not the relay has carried out the
+    /// decision yet. $1 relay, $2 above this id, $3 rows. No index covers discarded entries. So all
+    /// decisions are read, each message whose last decision is a discard is looked up separately,
+    /// and further columns are looked up for this page only.
     list_discarded(
         message_id = "d.message_id",
         decided = "SELECT {last_discard} {given_up}",

@@ -109,8 +109,8 @@ migrations::statements! {
                 ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?4)
             WHERE id > ?2 ORDER BY id LIMIT ?3",
     ) = "{listed} ORDER BY e.id";
-    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
-    /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
+    /// Discarded entries, as long as the log has them, whether or not the relay has carried out the
+    /// decision yet. ?1 relay, ?2 above this id, ?3 rows.
     list_discarded(of = "d", of_these = "", decided = "", page = "WHERE id > ?2 ORDER BY id LIMIT ?3") = "{discarded}";
     /// Like `list_discarded`, of these messages: ?1 relay, ?2 their ids.
     discarded_of(

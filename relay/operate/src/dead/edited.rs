@@ -41,7 +41,7 @@ pub struct KeptContent {
     pub payload: Option<Vec<u8>>,
     /// The size of the payload in bytes; `None` when it is larger than 64 KiB.
     pub payload_bytes: Option<u64>,
-    /// The headers; `None` when they are larger than 64 KiB, or those of no valid message.
+    /// The headers; `None` when they are larger than 64 KiB, or not those of a valid message.
     pub headers: Option<Headers>,
     /// The SHA-256 of payload and headers, in hexadecimal.
     pub digest: Option<String>,

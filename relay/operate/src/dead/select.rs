@@ -1,4 +1,4 @@
-//! The messages of a decision about everything that a filter takes, without their contents.
+//! The messages of a decision about everything that a filter selects, without their contents.
 
 use inbox::SeenLetter;
 use outbox_log::admin::ChosenEntry;
@@ -167,7 +167,7 @@ pub async fn select(
     Ok(choosing.done(away))
 }
 
-/// Refuses to discard only a part of the messages that a filter takes, if some are in an inbox:
+/// Refuses to discard only a part of the messages that a filter selects, if some are in an inbox:
 /// messages held behind them would take effect, although they were to be discarded too.
 fn check_part(change: &Change, more: bool, parts: &[SelectedPart]) -> Result<(), OperateError> {
     let is_safe = *change != Change::Discard || parts.iter().all(|part| part.letters.is_empty());

@@ -400,7 +400,7 @@ impl Handler<Postgres> for Runs {
     }
 }
 
-/// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
+/// Goal: a message that always exceeds `statement_timeout` (57014, once treated as an outage) does
 /// not hold its key forever.
 async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;

@@ -661,8 +661,8 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     assert_eq!(effects(database).await, ["b"]);
 }
 
-/// Goal: a process that lost its partition and stores a dead letter late does not hold the key in
-/// vain. Oracle: no dead letter is open afterwards.
+/// Goal: a process that lost its partition and stores a dead letter late does not hold the key for
+/// no reason. Oracle: no dead letter is open afterwards.
 async fn a_late_letter_of_what_took_effect_holds_nothing<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let applied = keyed("k", "applied");

@@ -365,7 +365,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Data
 }
 
 /// Goal: a process that needs a day while a lock is in its way waits for a bounded time, and then
-/// tries again. Oracle: two waits of one opening, of which the server ends the first; the day
+/// tries again. Oracle: two waits of one opening, the first of which the server ends; the day
 /// exists once the lock is released.
 async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;

@@ -518,7 +518,7 @@ where
         .backoff(QUICK)
 }
 
-/// Makes messages of which each has a key of its own, or none.
+/// Makes messages, each with its own key or without a key.
 fn independent(count: usize) -> Vec<Message> {
     let text = |n: usize| format!("text-{n}");
     (0..count)

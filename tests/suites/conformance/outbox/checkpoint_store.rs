@@ -356,9 +356,9 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     assert!(edited.digest_before.is_some() && edited.digest_before != edited.digest_after);
 }
 
-/// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
-/// two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the entries
-/// that the relay reads as due: the discarded one, and the edited one with its new content.
+/// Goal: an entry that is retried without success until an operator acts can be discarded or edited
+/// between two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the
+/// entries that the relay reads as due: the discarded one, and the edited one with its new content.
 async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, due_in, fault| {
         let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
@@ -478,7 +478,7 @@ fn chosen(id: i64) -> ChosenEntry {
 /// Goal: a decision about many entries reaches, in one transaction, each one that is dead and still
 /// holds the message that the operator saw. A place that meanwhile holds another message is left
 /// alone. Oracle: the verdict on each, the states, and one line of the audit for each entry that
-/// was decided.
+/// was decided about.
 async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
@@ -717,9 +717,9 @@ async fn the_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postg
     assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
 }
 
-/// Goal: an orphan of two-phase commit, which belongs to no session, is named as what holds rows
-/// back. Oracle: its gid and age, for an operator and for the role of the relay; the older of it
-/// and an open transaction is named.
+/// Goal: an orphan of two-phase commit, which belongs to no session, is named as the transaction
+/// that holds rows back. Oracle: its gid and age, for an operator and for the role of the relay;
+/// the older of it and an open transaction is named.
 async fn a_prepared_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postgres>) {
     let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
     let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());

@@ -293,8 +293,8 @@ async fn promoted(cluster: &Cluster) -> Outcome {
     .await
 }
 
-/// A producer asks for the outcome of a commit, and the name of the server leads to a standby.
-/// That does not have the commit yet, and must not deny it.
+/// A producer asks for the outcome of a commit, and the name of the server leads to a standby. The
+/// standby does not have the commit yet, and must not deny it.
 async fn assert_knows_no_outcome(standby: &Cluster) -> Outcome {
     let pool = sqlx::PgPool::connect(&standby.url()).await?;
     let patience = RetryPolicy::default().resolve_timeout(Duration::from_secs(3));

@@ -257,10 +257,10 @@ fn lines(failures: &[FailedAttempts]) -> Vec<String> {
     failures.iter().map(|failed| format!("{}: {}", failed.numbers(), failed.error)).collect()
 }
 
-/// Goal: an operator sees what happened before the last error, and the store of it stays small
-/// whatever brokers answer. Oracle: the errors of a message that fails with a new text each time,
-/// with texts of any characters and of the greatest length, is requeued, and fails again; the bytes
-/// that are stored.
+/// Goal: an operator sees what happened before the last error, and its storage stays small whatever
+/// brokers answer. Oracle: the errors of a message that fails with a new text each time, with texts
+/// of any characters and of the greatest length, is requeued, and fails again; the bytes that are
+/// stored.
 async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -301,7 +301,7 @@ async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database
 }
 
 /// Goal: an outage of hours, in which a message fails in the same way at every attempt, writes
-/// nothing beside what a failure writes anyway. Oracle: the column after such attempts, also when
+/// nothing beyond what a failure writes anyway. Oracle: the column after such attempts, also when
 /// the entry was held in between, and after another error.
 async fn the_same_error_again_is_written_once<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;

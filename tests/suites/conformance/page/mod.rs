@@ -482,7 +482,7 @@ where
         send_edit(&ann, with(&hidden, &[("payload", "1"), ("headers", ""), ("reason", "no")])).await?;
     assert_eq!(unchanged.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unchanged.body);
     assert!(unchanged.body.contains("neither payload nor headers were changed"), "{}", unchanged.body);
-    // The text comes back: with a box to accept it, and without a reason.
+    // The page shows the text again, with a box to accept it and without a reason.
     let broken = [("payload", "{\"kg\": 2"), ("headers", ""), ("reason", "the scale")];
     let warned = send_edit(&ann, with(&hidden, &broken)).await?;
     assert_eq!(warned.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", warned.body);
