@@ -22,7 +22,7 @@ pub struct Oversize {
     pub id: crate::MessageId,
     /// Its topic.
     pub topic: crate::Topic,
-    /// The part of it that is too large.
+    /// The part of the message that is too large.
     pub part: OversizePart,
     /// The size of this part in bytes.
     pub bytes: usize,

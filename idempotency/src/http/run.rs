@@ -42,7 +42,7 @@ struct Answered<R> {
     response: Response<R>,
     /// The effect that it reports, if any.
     effect: Option<Effect>,
-    /// The part of it that is stored; `None` when its status is not stored.
+    /// The stored part of the response; `None` when its status is not stored.
     storable: Option<Storable>,
 }
 

@@ -94,7 +94,7 @@ fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usi
     places
 }
 
-/// Returns which notes of being in hand end with the batch.
+/// Returns the messages whose notes that they are in hand end with the batch.
 fn forgotten<'a, G>(
     part: &'a [Placed],
     admissions: &AdmittedBatch<G>,

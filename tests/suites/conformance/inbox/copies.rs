@@ -22,7 +22,7 @@ tests::cases! { "inbox/copies/{on}/{case}":
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Goal: messages of two sources with one id and equal contents do not become one dead letter when
-/// both are refused by their time. Oracle: the dead letters and the effects.
+/// both are refused because of their time. Oracle: the dead letters and the effects.
 async fn two_messages_with_one_id_that_are_too_old_are_two_dead_letters<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
