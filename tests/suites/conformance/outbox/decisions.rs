@@ -339,8 +339,8 @@ async fn edits<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> Vec<i64> {
 }
 
 /// Goal: of two operators who correct one message, none overwrites what the other has written or
-/// decided. Oracle: the answers to edits of content that was edited, requeued, and that died again
-/// since it was shown; the decisions in the audit.
+/// decided. Oracle: the answers to edits of a message that, since it was shown, was edited, was
+/// requeued, or died again; the decisions in the audit.
 async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;
