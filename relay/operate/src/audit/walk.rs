@@ -111,8 +111,8 @@ const DECISIONS_AT_ONCE: u32 = 500;
 const TABLE_ROWS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999);
 
 impl Walk {
-    /// Creates the reading of at most `rows_max` rows; of all rows without it. With `is_each`,
-    /// every row is a line.
+    /// Creates a walk that reads at most `rows_max` rows, or all rows if it is `None`. With
+    /// `is_each`, every row is a line.
     pub(crate) fn new(part: Part, rows_max: Option<NonZeroU32>, is_each: bool) -> Self {
         let is_of_table = matches!(part, Part::Keys(_) | Part::Sagas(_));
         let rows_max = rows_max.map(|max| if is_of_table { max.min(TABLE_ROWS_MAX) } else { max });

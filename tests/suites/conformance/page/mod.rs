@@ -224,7 +224,7 @@ where
     let seen = eve.get(&below("/dead")).await?;
     assert!(seen.body.contains(TOPIC) && seen.body.contains(EVE), "{}", seen.body);
     assert_eq!(seen.forms(), [0, 0]);
-    // Even with a token, because a form of this browser with this name belongs to an operator.
+    // Not even with the form token of an operator who uses the same browser.
     let mut shared = Browser::new(&application, ANN);
     let of_ann = shared.get(&below("/dead")).await?.field("form_token")?.to_owned();
     shared.becomes(EVE);
