@@ -135,7 +135,7 @@ async fn a_header_is_compared_exactly<DB: TestDialect>(db: &Database<DB>) {
     ])
     .await;
     let payload = if DB::BACKEND == Backend::Postgres { "'\\x00'" } else { "x'00'" };
-    // The relay parks what is no message, and a search passes over it.
+    // The relay parks a row that is not a message, and a search passes over it.
     for (key, headers) in [
         ("number", r#"{"tenant": 7}"#),
         ("nested", r#"{"tenant": {"tenant": "acme"}}"#),
