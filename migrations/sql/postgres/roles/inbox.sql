@@ -50,6 +50,15 @@ GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
     {schema}inbox_purge_audit(timestamptz, integer) TO {consumer};
 
+-- PUBLIC may execute these, unless default privileges of the database revoke it. They run with the
+-- rights of the caller, for consumers that do not have the library.
+GRANT EXECUTE ON FUNCTION {schema}inbox_fingerprint(text, text, bytea),
+    {schema}inbox_admit(text, uuid, text, text, bytea, text, text),
+    {schema}inbox_count_failure(text, uuid, text, text),
+    {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text, timestamptz, text,
+        text, text, text),
+    {schema}inbox_take_redrive(text), {schema}inbox_fail_redrive(text, uuid, text) TO {consumer};
+
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter)
     ON {schema}inbox_message TO {observer};
