@@ -38,6 +38,8 @@ mod structured;
 mod tls;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod unreachable;
+#[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod vectors;
 
 #[cfg(feature = "kafka")]
 pub mod kafka;

@@ -70,6 +70,8 @@ pub mod token;
 mod trace;
 mod transactions;
 pub mod units;
+#[cfg(test)]
+mod vectors;
 mod wire_headers;
 
 pub use backoff::{Backoff, jittered};
