@@ -23,7 +23,7 @@ pub(super) fn of_pytest(text: &str) -> Vec<Trial> {
         let (client, verdict) = rest.split_once("] ")?;
         Some(trial(client, case, verdict.starts_with("PASSED")))
     };
-    text.lines().filter(|line| !line.starts_with(["F", "E"])).filter_map(read).collect()
+    text.lines().filter(|line| !line.starts_with(['F', 'E'])).filter_map(read).collect()
 }
 
 /// Reads `ok 1 - CASE`, and `not ok 2 - CASE`.
