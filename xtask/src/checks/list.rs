@@ -365,7 +365,7 @@ const PROMTOOL: &str = "promtool_";
 
 /// Runs the clients in other languages. Their services are never optional.
 fn clients() -> Result<Outcome, String> {
-    let backends = Backends::up(Backing::Services)?;
+    let backends = Backends::up(Backing::Clients)?;
     backends.require(&Require::These(vec![Name::Postgres, Name::Rabbitmq]))?;
     let clients::Tally { passed, failures } = clients::check(&backends)?;
     Ok(Outcome { passed, failed: failures.len() as u64, failures, ..Outcome::default() })
