@@ -8,7 +8,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::attend::attend;
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
@@ -23,6 +22,7 @@ use crate::http::Health;
 use engine::Pipeline;
 use engine::maintenance::{self, Maintenance};
 use engine::monitor::Monitor;
+use engine::{AfterFault, KeptEnd, Pipeline};
 use engine::telemetry::{History, Looks};
 
 /// The arguments of `relay run`.
@@ -131,9 +131,14 @@ impl Run {
             ready.iter().chain(&refused).map(|it| (it.config.name.clone(), it.pipeline.status())).collect(),
         );
         let mut running = JoinSet::new();
-        for Ready { config, pipeline, stop } in ready {
-            let is_once = self.once;
-            running.spawn(async move { attend(pipeline, config.name.as_str(), stop, is_once).await });
+        let after = if self.once { AfterFault::Stop } else { AfterFault::Restart };
+        for Ready { pipeline, stop, .. } in ready {
+            running.spawn(async move {
+                match pipeline.keep_running(stop, after).await {
+                    KeptEnd::Well => Exit::Success,
+                    KeptEnd::Faulty => Exit::Broken,
+                }
+            });
         }
         systemd::ready();
         let ended = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await;

@@ -10,6 +10,7 @@
 mod claim;
 #[cfg(test)]
 mod claim_tests;
+mod kept;
 mod status;
 
 use std::ops::ControlFlow;
@@ -22,6 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::claim::{Claim, Claimed, Open, Taken};
+pub use self::kept::{AfterFault, KeptEnd};
 pub use self::status::{Role, Status};
 use crate::chunking::Chunking;
 use crate::driver::{Ended, Lead, Observer};
@@ -123,12 +125,11 @@ impl Pipeline {
 
     /// Reports that a bug in this program has ended the pipeline: how many times in a row, and the
     /// reason. `None` reports that the pipeline has run well since then.
-    pub fn report_faults(&self, fault: Option<(u32, String)>) {
+    fn report_faults(&self, fault: Option<(u32, String)>) {
         let Some((faults, reason)) = fault else {
             self.status.send_modify(|status| status.faults = 0);
             return;
         };
-        crate::telemetry::pipeline_fault(&self.name);
         let role = Role::Waiting { fault: Fault::Operator, reason, remedy: None };
         self.status.send_replace(Status { role, faults });
     }
