@@ -44,6 +44,8 @@ pub struct Pipeline {
     settings: EngineOptions,
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
+    /// Whether the present term has had a session with the broker.
+    session: watch::Sender<bool>,
     host: Runtime,
     observer: Option<Observer>,
     transactions: Option<Arc<dyn Transactions>>,
@@ -74,6 +76,7 @@ impl Pipeline {
             None => publishing.connector(),
         };
         let (status, _) = watch::channel(Status::of(Role::Starting));
+        let (session, _) = watch::channel(false);
         Self {
             name,
             holder,
@@ -82,6 +85,7 @@ impl Pipeline {
             settings,
             hint: Arc::new(Notify::new()),
             status,
+            session,
             host: Runtime::default(),
             observer: None,
             transactions: publishing.transactions().cloned(),
@@ -116,6 +120,13 @@ impl Pipeline {
     #[must_use]
     pub fn status(&self) -> watch::Receiver<Status> {
         self.status.subscribe()
+    }
+
+    /// Returns a receiver of whether this process has had a session with the broker since it took
+    /// the lease. Until then, nothing that waits has been tried.
+    #[must_use]
+    pub fn session(&self) -> watch::Receiver<bool> {
+        self.session.subscribe()
     }
 
     /// Reports that the pipeline was refused before it ran, for the reason of an error.
@@ -221,6 +232,7 @@ impl Pipeline {
             ControlFlow::Break(ended) => return Ok(ended),
         };
         let Taken { mut reader, lease, asked_at, cursor } = taken;
+        self.session.send_replace(false);
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         match reader.begin().await {
@@ -248,6 +260,7 @@ impl Pipeline {
             host: self.host.clone(),
             observer: self.observer.clone(),
             continued,
+            session: self.session.clone(),
         };
         Ok(lead.run().await)
     }
