@@ -290,7 +290,7 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
         earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         since: time(row, "created_at")?,
         changed_at: time(row, "updated_at")?,
-        is_edited: row.get("edited")?,
+        edited_at: DB::time(row, "edited_at")?,
         behind,
     })
 }

@@ -102,7 +102,7 @@ mod tests {
                 .collect(),
             since: at,
             changed_at: at,
-            is_edited: false,
+            edited_at: None,
             behind: None,
         }
     }

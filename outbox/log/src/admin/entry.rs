@@ -32,7 +32,7 @@ pub struct ListedEntry {
     pub error: Option<String>,
     /// When it was parked; for a discarded entry, when it was discarded.
     pub created_at: OffsetDateTime,
-    /// When its state last changed.
+    /// When its state last changed, or an operator last edited it.
     pub updated_at: OffsetDateTime,
     /// The size of the payload that would be sent.
     pub payload_bytes: u64,

@@ -82,8 +82,8 @@ pub struct ParkedState {
     pub since: OffsetDateTime,
     /// When its state last changed.
     pub changed_at: OffsetDateTime,
-    /// Whether an operator has edited it.
-    pub is_edited: bool,
+    /// When an operator last edited it; `None` if no one has.
+    pub edited_at: Option<OffsetDateTime>,
     /// The entry that a held one waits for, if any.
     pub behind: Option<HeldBehind>,
 }

@@ -11,7 +11,7 @@ migrations::statements! {
         listed = "
             SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
                 e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at,
+                e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM ({chosen}) AS e
@@ -67,7 +67,9 @@ migrations::statements! {
                 - $10 * interval '1 microsecond')
             AND ($11::bigint IS NULL OR w.created_at >= coalesce($12::timestamptz, clock_timestamp())
                 - $11 * interval '1 microsecond')
-            AND ($12::timestamptz IS NULL OR w.updated_at <= $12)";
+            AND ($12::timestamptz IS NULL OR w.updated_at <= $12
+                AND coalesce((SELECT edited_at FROM {schema}outbox_parked
+                    WHERE relay = $1 AND shard = 0 AND id = w.id LIMIT 1) <= $12, true))";
         // The walk ends after $4 entries of the state, whatever the conditions leave of them.
         shown = "
             WITH walk AS MATERIALIZED {entries},
@@ -75,7 +77,7 @@ migrations::statements! {
             SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.key,
                 coalesce(p.kind, e.topic) AS kind, e.attempts,
                 extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at,
+                e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true

@@ -21,12 +21,14 @@ migrations::statements! {
                 (SELECT kind FROM outbox_message WHERE id = w.id AND message_id = w.message_id), w.topic) = ?9)
             AND (?10 IS NULL OR w.created_at < coalesce(?12, {now}) - ?10)
             AND (?11 IS NULL OR w.created_at >= coalesce(?12, {now}) - ?11)
-            AND (?12 IS NULL OR w.updated_at <= ?12)";
+            AND (?12 IS NULL OR w.updated_at <= ?12 AND coalesce(
+                (SELECT edited_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = w.id) <= ?12, true))";
         shown = "
             WITH walk AS MATERIALIZED ({entries}),
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT ?13)
             SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind,
-                e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+                e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
+                max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
@@ -35,7 +37,8 @@ migrations::statements! {
             ORDER BY e.id";
         listed = "
         SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind, e.attempts,
-            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
+                max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
             coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
             p.edited_at IS NOT NULL AS edited
             FROM ({chosen}) AS e LEFT JOIN outbox_parked AS p

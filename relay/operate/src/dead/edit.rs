@@ -123,7 +123,7 @@ pub async fn editable(
             pipeline: place.pipeline.to_string(),
             id: entry.id.0,
             message_id: entry.message_id,
-            as_of: parked.changed_at,
+            as_of: parked.edited_at.map_or(parked.changed_at, |edited_at| edited_at.max(parked.changed_at)),
             digest,
         },
         topic: entry.topic,
@@ -132,7 +132,7 @@ pub async fn editable(
         payload_bytes: found.payload_bytes,
         headers: headers(&found),
         payload: found.payload,
-        was_edited: parked.is_edited,
+        was_edited: parked.edited_at.is_some(),
     })
 }
 

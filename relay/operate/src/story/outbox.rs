@@ -147,7 +147,7 @@ pub(super) async fn outbox_part(
         }),
         failures: parked.map(FailedAttempts::of).unwrap_or_default(),
         parked_since: parked.map(|parked| parked.since),
-        edited: parked.is_some_and(|parked| parked.is_edited) || entry.is_edited,
+        edited: parked.is_some_and(|parked| parked.edited_at.is_some()) || entry.is_edited,
         in_log: entry.is_in_log,
         topic: entry.topic,
         key: entry.key,

@@ -86,7 +86,7 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
-            e.earlier_errors::text AS earlier_errors, p.edited_at IS NOT NULL AS edited,
+            e.earlier_errors::text AS earlier_errors, p.edited_at,
             {discarded} AS was_discarded, {edited} AS was_edited,
             (SELECT a.error FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id

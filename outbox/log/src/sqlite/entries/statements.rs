@@ -48,7 +48,7 @@ migrations::statements! {
                     coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
                     coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, NULL AS [transaction], m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
-                    e.earlier_errors, p.edited_at IS NOT NULL AS edited,
+                    e.earlier_errors, p.edited_at,
                     {discarded} AS was_discarded, {edited} AS was_edited,
                     (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
                         AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
