@@ -52,10 +52,12 @@ migrations::statements! {
                     {discarded} AS was_discarded, {edited} AS was_edited,
                     (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
                         AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
+                    coalesce((SELECT o.id FROM outbox_exception AS o
+                        WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                        AND o.key = e.key AND o.id < e.id ORDER BY o.id LIMIT 1),
                     (SELECT o.id FROM outbox_exception AS o
                         WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
-                        AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
-                        ORDER BY o.id LIMIT 1) AS behind_id
+                        AND o.state = 'retrying' AND o.topic = e.topic AND o.fault IS NOT 'message' ORDER BY o.id LIMIT 1)) AS behind_id
                 FROM named AS n LEFT JOIN outbox_message AS m ON m.id = n.id AND m.message_id = n.message_id
                 LEFT JOIN outbox_exception AS e
                     ON e.relay = ?1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
