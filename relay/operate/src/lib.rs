@@ -74,6 +74,8 @@ pub mod redact;
 pub mod replay;
 pub mod retention;
 pub mod sagas;
+#[cfg(test)]
+mod sample;
 pub mod search;
 pub mod seconds;
 mod settings;

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use message::MessageId;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
 use outbox::connect::dialect_of;
-use outbox_log::ExceptionState::{Discarded, Scheduled};
-use outbox_log::LogError;
-use outbox_log::admin::ParkedCount;
+use outbox_log::ExceptionState::{Dead, Discarded, Scheduled};
+use outbox_log::admin::{LogAdmin, ParkedCount};
+use outbox_log::{EntryId, LogError, RelayName};
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
@@ -197,8 +198,8 @@ async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachabl
     }
 }
 
-/// Returns how long the message that has waited longest has waited. Returns `None` on an error,
-/// which other checks report.
+/// Returns how long the message that has waited longest has waited since it was enqueued. Returns
+/// `None` on an error, which other checks report.
 async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let options = pipeline.database.options().clone();
     let log = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
@@ -207,7 +208,18 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
     let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
     let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);
-    Some(parked.max(waiting).unwrap_or_default())
+    let dead = timeout(DATABASE_TIME_LIMIT, age_of_dead(log.as_ref(), &pipeline.name)).await.ok()?.ok()?;
+    Some(parked.max(waiting).max(dead).unwrap_or_default())
+}
+
+/// Returns the age of the id of the first dead message. It has been dead for less time than that.
+async fn age_of_dead(log: &dyn LogAdmin, name: &RelayName) -> Result<Option<Duration>, LogError> {
+    let first = log.list(name, Dead, EntryId::default(), 1).await?.into_iter().next();
+    let Some(id) = first.and_then(|entry| entry.message_id.parse::<MessageId>().ok()) else {
+        return Ok(None);
+    };
+    let now = log.desk(name).now().await?;
+    Ok(Duration::try_from(now - id.generated_at()).ok())
 }
 
 /// Checks how long the outbox keeps published messages.
@@ -362,7 +374,31 @@ async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -
 
 #[cfg(test)]
 mod tests {
+    use time::OffsetDateTime;
+
     use super::*;
+    use crate::sample::Sample;
+
+    /// Goal: a dead message is seen to become too old for its inbox before it is requeued, however
+    /// late it died. Oracle: the age of its id.
+    #[tokio::test]
+    async fn a_dead_message_has_waited_since_it_was_enqueued() {
+        const DAYS: Duration = Duration::from_secs(12 * 86_400);
+        let sample = Sample::open().await;
+        sample
+            .run(r#"INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{"base":"9","progress":null}')"#)
+            .await;
+        assert_eq!(longest_wait(&sample.pipeline).await, Some(Duration::ZERO));
+        let id = MessageId::derived(OffsetDateTime::now_utc() - DAYS, ["order-7"]).unwrap();
+        sample
+            .run(&format!(
+                "INSERT INTO outbox_exception (relay, id, message_id, topic, state, fault, attempts) \
+                 VALUES ('orders', 7, '{id}', 'orders', 'dead', 'message', 10)"
+            ))
+            .await;
+        let longest = longest_wait(&sample.pipeline).await.unwrap();
+        assert!(longest >= DAYS && longest < DAYS + Duration::from_secs(3_600), "{longest:?}");
+    }
 
     #[test]
     fn an_outbox_that_grows_forever_is_reported() {
