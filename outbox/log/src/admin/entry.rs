@@ -80,6 +80,9 @@ pub struct AuditSlice {
     pub decisions: Vec<AuditedDecision>,
     /// The number to continue before; `None` when no record is left.
     pub next: Option<i64>,
+    /// The time of the last record that was looked through, whether it matched or not; `None` where
+    /// no record was left.
+    pub seen_back_to: Option<OffsetDateTime>,
 }
 
 /// A decision about one or several entries.

@@ -222,7 +222,8 @@ migrations::statements! {
     audited = "
         WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM {schema}outbox_audit
             WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2)
-        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id::text AS message_id, a.action,
+        SELECT s.scanned, s.seen_to, (SELECT at FROM {schema}outbox_audit WHERE seq = s.seen_to LIMIT 1) AS seen_back_to,
+            a.seq, a.at, a.actor, a.id, a.message_id::text AS message_id, a.action,
             a.note, a.digest_before, a.digest_after, a.selection, a.error, h.decision::text AS decision,
             CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM {schema}outbox_audit AS c
                 WHERE c.relay = $1 AND c.decision = h.decision) END AS entries

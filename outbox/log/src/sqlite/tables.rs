@@ -165,7 +165,7 @@ migrations::statements! {
     audited = "
         WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM outbox_audit
             WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2)
-        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id, a.action, a.note,
+        SELECT s.scanned, s.seen_to, (SELECT at FROM outbox_audit WHERE seq = s.seen_to) AS seen_back_to, a.seq, a.at, a.actor, a.id, a.message_id, a.action, a.note,
             a.digest_before, a.digest_after, a.selection, a.error, h.decision,
             CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM outbox_audit AS c
                 WHERE c.relay = ?1 AND c.decision = h.decision) END AS entries

@@ -98,7 +98,7 @@ pub(crate) struct Walk {
 }
 
 /// Maximum number of rows of an outbox's audit that one reading looks through.
-const LOOKED_THROUGH_MAX: u32 = 1_000_000;
+const LOOKED_THROUGH_MAX: u32 = if cfg!(test) { 20 } else { 1_000_000 };
 /// The number for the first statement, and the maximum for each. More rows are looked through where
 /// they belong to few decisions.
 const LOOKED_THROUGH_FIRST: u32 = 1_000;
@@ -189,7 +189,10 @@ impl Walk {
         self.is_at_end = slice.next.is_none();
         self.slices.before = slice.next.unwrap_or(self.slices.before);
         let lines = slice.decisions.into_iter().map(|audited| AuditLine::of_audited(place, audited));
-        Ok(lines.filter_map(|line| self.add(line, true)).collect())
+        let lines = lines.filter_map(|line| self.add(line, true)).collect();
+        // Where few decisions match, or none does, many others were looked through.
+        self.last_at = slice.seen_back_to.or(self.last_at);
+        Ok(lines)
     }
 
     async fn read(&self, audits: &Audits<'_>, rows: NonZeroU32) -> Result<Vec<Found>, OperateError> {
@@ -338,6 +341,7 @@ mod tests {
 
     use super::*;
     use crate::operator::Role;
+    use crate::sample::Sample;
     use crate::tables::Tables;
 
     /// Goal: an error of the audits of keys and sagas names their database, and one that cannot be
@@ -371,5 +375,31 @@ mod tests {
                 (part, read) => panic!("{}: {read:?}", audits.owner(part)),
             }
         }
+    }
+
+    /// Goal: an operator learns how far back the audit was searched, also where none of what was
+    /// searched matches. Oracle: the time of the oldest record among those of the limit.
+    #[tokio::test]
+    async fn a_search_that_finds_nothing_says_how_far_it_went() {
+        let sample = Sample::open().await;
+        let rows = 2 * LOOKED_THROUGH_MAX;
+        sample
+            .run(&format!(
+                "INSERT INTO outbox_audit (actor, note, action, relay, id, message_id, at) \
+                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+                 SELECT iif(i = 1, 'bob', 'ann'), 'a test', 'requeue', 'orders', i, \
+                 '019f0000-0000-7000-8000-00000000000a', i * 1000000 FROM n"
+            ))
+            .await;
+        let operator = Operator::new("eve", Role::Viewer);
+        let places = Places::new().outbox(&sample.pipeline);
+        let filter = AuditFilter { actor: Some(String::from("bob")), ..AuditFilter::default() };
+        let audits = Audits { places: &places, tables: &[], operator: &operator, filter: &filter };
+        let mut walk = Walk::new(Part::Messages(0), Some(NonZeroU32::MIN), false);
+        while let Some(lines) = walk.next(&audits).await.unwrap() {
+            assert_eq!(lines, []);
+        }
+        let seen = OffsetDateTime::from_unix_timestamp(i64::from(rows - LOOKED_THROUGH_MAX) + 1).unwrap();
+        assert_eq!(walk.cut_at(), Some(seen));
     }
 }
