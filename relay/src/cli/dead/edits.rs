@@ -47,13 +47,18 @@ fn told(edit: &PastEdit) -> String {
         ("actor", Some(edit.actor.clone())),
         ("note", Some(edit.note.clone())),
     ];
-    if edit.before.headers == edit.after.headers {
+    // Of content that is not kept, only the digests can be compared.
+    let before = edit.before.digest.as_ref();
+    let is_same = before.is_some() && before == edit.after.digest.as_ref();
+    let are_kept = edit.before.headers.is_some() || edit.after.headers.is_some();
+    if edit.before.headers == edit.after.headers && (are_kept || is_same) {
         lines.push(("headers", Some(headers(&edit.after))));
     } else {
         lines.push(("headers before", Some(headers(&edit.before))));
         lines.push(("headers after", Some(headers(&edit.after))));
     }
-    if edit.before.payload == edit.after.payload {
+    let is_kept = edit.before.payload.is_some() || edit.after.payload.is_some();
+    if edit.before.payload == edit.after.payload && (is_kept || is_same) {
         lines.push(("payload", Some(payload(&edit.after))));
     } else {
         lines.push(("payload before", Some(payload(&edit.before))));
@@ -117,6 +122,25 @@ mod tests {
             "payload after {\"a\":2}",
         ];
         assert_eq!(lines.collect::<Vec<_>>(), expected);
+    }
+
+    /// Only the command can make such an edit, from a file.
+    #[test]
+    fn an_edit_of_content_that_is_not_kept_is_no_edit_of_nothing() {
+        let large = |digest: &str| KeptContent {
+            payload: None,
+            payload_bytes: None,
+            headers: None,
+            digest: Some(digest.to_owned()),
+        };
+        let text = told(&edit(large("aa"), large("bb")));
+        for line in ["headers before", "headers after", "payload before", "payload after", "aa", "bb"] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        let text = told(&edit(large("aa"), large("aa")));
+        assert!(!text.contains("before"), "{text}");
+        let text = told(&edit(large("aa"), KeptContent { digest: None, ..large("aa") }));
+        assert!(text.contains("payload before"), "unknown is not equal: {text}");
     }
 
     #[test]
