@@ -80,13 +80,14 @@ pub async fn edits(
     signed.check("view payloads")?;
     let mut found = Vec::new();
     for (place, message) in edited_at(places, asked).await? {
+        let mut is_noted = false;
         let of_place = |error: OperateError| error.about(&place.pipeline);
         let records = place.log.audit_of(&place.pipeline, message, LOOK_BACK).await;
         let records = records.map_err(|error| of_place(error.into()))?;
         for record in records.into_iter().filter(|record| record.action == "edit") {
             let kept = place.log.edit(&place.pipeline, record.number).await;
             if let Some(kept) = kept.map_err(|error| of_place(error.into()))? {
-                if found.is_empty() {
+                if !std::mem::replace(&mut is_noted, true) {
                     note(place, signed, &format!("edits of {message}"), &kept).await.map_err(of_place)?;
                 }
                 found.push(past(record, kept));
