@@ -30,7 +30,7 @@
 //! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
 //! | [`units`] | durations and sizes as people read them |
-//! | `spans` | moves times without leaving their range |
+//! | `spans` | moves times without leaving their range, and limits that can be added to them |
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
@@ -95,7 +95,7 @@ pub use runtime::Runtime;
 pub use runtime::Simulated;
 pub use shield::{ToItsEnd, shield};
 #[doc(hidden)]
-pub use spans::{ahead, back};
+pub use spans::{ahead, back, finite};
 pub use splitter::{PayloadEncoding, Splitter};
 pub use steady_clock::SteadyClock;
 pub use subscription::{

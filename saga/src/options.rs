@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use message::Backoff;
+use message::{Backoff, finite};
 use outbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// The shortest lease.
@@ -55,6 +55,7 @@ pub struct WorkerOptions {
     /// are abandoned when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
+    /// [`Duration::MAX`]: as long as their steps take.
     pub shutdown_grace: Duration,
 }
 
@@ -147,7 +148,21 @@ impl WorkerOptions {
             backoff: Backoff { max: self.backoff.max.min(PAUSE_MAX), ..self.backoff },
             retention: self.retention.min(SPAN_MAX),
             audit_retention: self.audit_retention.clamp(AUDIT_RETENTION_MIN, SPAN_MAX),
+            shutdown_grace: finite(self.shutdown_grace),
             ..self
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    /// A stop adds it to the clock; if that panicked, all steps would be cut off in the middle.
+    #[test]
+    fn a_stop_may_wait_without_a_limit() {
+        let options = WorkerOptions::default().shutdown_grace(Duration::MAX).bounded();
+        assert!(Instant::now().checked_add(options.shutdown_grace).is_some());
     }
 }

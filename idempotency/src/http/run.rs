@@ -8,7 +8,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use message::crash_points::reached;
-use message::{Backoff, Fingerprint};
+use message::{Backoff, Fingerprint, finite};
 use migrations::own_transaction::roll_back;
 use outbox::{Bounded, CommitError, OutboxTransaction, StoreError, UnknownCommit};
 use tokio::time::Instant;
@@ -238,7 +238,7 @@ where
     DB: KeyStore,
     F: Future<Output = Result<Claimed<T>, ClaimError>>,
 {
-    let until = Instant::now() + settings.wait_max;
+    let until = Instant::now() + finite(settings.wait_max);
     let mut attempt = 1;
     loop {
         let claimed = claim().await?;

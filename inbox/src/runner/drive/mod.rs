@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Delivery, DeliveryToken};
+use message::{Delivery, DeliveryToken, finite};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -263,4 +263,18 @@ fn ticks(interval: Duration) -> Interval {
     let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+    let interval = finite(interval);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keep_alive_may_be_switched_off_by_an_endless_interval() {
+        let mut ticks = ticks(Duration::MAX);
+        let ticked = tokio::time::timeout(Duration::from_secs(86_400), ticks.tick()).await;
+        assert!(ticked.is_err());
+        ticks.reset();
+    }
 }

@@ -38,6 +38,7 @@ tests::cases! { "keys/http/{on}/{case}":
         a_response_with_trailers_is_refused,
     }
     on_postgres {
+        a_route_may_let_requests_wait_without_a_limit,
         a_hundred_requests_at_once_run_once,
         a_service_whose_database_is_away_says_when_to_come_again,
     }
@@ -518,3 +519,8 @@ async fn a_service_whose_database_is_away_says_when_to_come_again(db: Database<P
     assert_eq!((answer.status, answer.code().as_str()), (503, "idempotency_unavailable"));
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
+async fn a_route_may_let_requests_wait_without_a_limit<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.wait_max(Duration::MAX), charges)).await;
+    assert_eq!(app.send(ASK).await.status, 201);
+}
+
