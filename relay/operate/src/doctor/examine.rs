@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::gather::{self, Unreachable};
 use super::grants::examine_grants;
 use super::horizon::{self, Horizon};
+use super::inbox_order;
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, relays, scheduled, sqlite};
@@ -111,6 +112,7 @@ pub async fn examine(
     }
     let inboxes = in_turns(inboxes.into_iter().map(gather::inbox::gather).collect()).await;
     checks.extend(horizon::check(&horizons, &inboxes));
+    checks.extend(inbox_order::check(&inboxes));
     if let Some(longest) = longest_wait(pipeline).await {
         checks.extend(horizon::waiting(longest, &inboxes));
     }

@@ -156,6 +156,7 @@ mod tests {
             remembers: Ok(Some(remembers)),
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         let place = |topic: &str| Horizon {
             topic: topic.to_owned(),
@@ -183,6 +184,7 @@ mod tests {
             remembers: Err(unread),
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         assert_eq!(check(&[], std::slice::from_ref(&inbox))[0].state, CheckState::Fail);
         let ahead =
@@ -213,6 +215,7 @@ mod tests {
             remembers,
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         let of = |longest| waiting(longest, &[inbox(Ok(Some(14 * DAY))), inbox(Ok(None))]);
         for (days, state) in

@@ -129,6 +129,17 @@ pub(crate) struct InboxFacts {
     pub(crate) begins_in: Option<Duration>,
     /// The partitions of days that it made and that are gone (PostgreSQL).
     pub(crate) lost_days: Vec<String>,
+    /// The numbers of its dead letters (PostgreSQL).
+    pub(crate) letter_numbers: Option<LetterNumbers>,
+}
+
+/// The numbers of dead letters, which are their order where keys are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LetterNumbers {
+    /// The last one that the sequence gave out; `None` if this role may not read it.
+    pub(crate) last: Option<i64>,
+    /// The largest one of an open dead letter; 0 without any.
+    pub(crate) largest: i64,
 }
 
 /// The reason why an inbox cannot be read.
