@@ -61,7 +61,8 @@ pub struct DecidedEntry {
 /// A query for decisions about entries, each once, however many entries it was about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Only decisions whose last record has a smaller number.
+    /// Only records with smaller numbers. A decision with others was probably in an earlier slice,
+    /// unless these were stored since: the caller drops those that it has.
     pub before: i64,
     /// Maximum number of records to look through.
     pub rows_max: u32,
@@ -85,7 +86,7 @@ pub struct AuditSlice {
 /// A decision about one or several entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditedDecision {
-    /// Its last record.
+    /// The last of its records that were looked through.
     pub last: AuditRecord,
     /// Its id; `None` when the entry was decided about by itself.
     pub id: Option<Uuid>,

@@ -215,8 +215,8 @@ migrations::statements! {
             digest_after, error
         FROM {schema}outbox_audit WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     /// The decisions below $3, latest first, each by its last row and with the number of its rows:
-    /// $1 relay, $2 rows to look through, $4 actor, $5 action, $6 decisions. A decision that has
-    /// rows from $3 on was found before.
+    /// $1 relay, $2 rows to look through, $4 actor, $5 action, $6 decisions. A decision with rows
+    /// from $3 on comes again: they may have been committed since the slice before this one.
     audited = "
         WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM {schema}outbox_audit
             WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2)
@@ -229,8 +229,6 @@ migrations::statements! {
             FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
                 WHERE ($4::text IS NULL OR w.actor = $4) AND ($5::text IS NULL OR w.action = $5)
                 GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
-            WHERE g.decision IS NULL OR (SELECT count(*) FROM {schema}outbox_audit AS l
-                WHERE l.relay = $1 AND l.decision = g.decision AND l.seq >= $3::bigint) = 0
             ORDER BY g.seq DESC LIMIT $6::bigint) AS h ON true
         LEFT JOIN LATERAL (SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
                 selection, error FROM {schema}outbox_audit WHERE seq = h.seq LIMIT 1) AS a ON true

@@ -171,8 +171,6 @@ migrations::statements! {
             FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
                 WHERE (?4 IS NULL OR w.actor = ?4) AND (?5 IS NULL OR w.action = ?5)
                 GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
-            WHERE g.decision IS NULL OR (SELECT count(*) FROM outbox_audit AS l
-                WHERE l.relay = ?1 AND l.decision = g.decision AND l.seq >= ?3) = 0
             ORDER BY g.seq DESC LIMIT ?6) AS h ON true
         LEFT JOIN outbox_audit AS a ON a.seq = h.seq
         ORDER BY h.seq DESC";
