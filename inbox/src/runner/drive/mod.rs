@@ -1,6 +1,7 @@
 //! The loop that drives a subscription: receives deliveries and starts workers on them.
 
 mod background;
+mod broker_call;
 mod session;
 mod settle;
 
@@ -14,6 +15,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use self::broker_call::answered;
 use self::session::KEEP_ALIVE_DEFAULT;
 use super::batch::Sorted;
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
@@ -121,7 +123,8 @@ impl<S: Store> Drive<S> {
         // future.
         _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
         result?;
-        if let Err(error) = self.broker_session.close().await {
+        let closing = answered(&self.shutdown.abort, &self.worker.status, self.broker_session.close());
+        if let Some(Err(error)) = closing.await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed cleanly");
         }
         Ok(())
@@ -134,7 +137,8 @@ impl<S: Store> Drive<S> {
         loop {
             if is_stopping {
                 self.release_queued().await;
-                if self.running.is_empty() {
+                let is_cut_off = self.shutdown.abort.is_cancelled() && !self.unsettled.is_empty();
+                if self.running.is_empty() && !is_cut_off {
                     return Ok(());
                 }
             } else {
@@ -260,11 +264,11 @@ fn place_of(delivery: &Delivery) -> &str {
 }
 
 fn ticks(interval: Duration) -> Interval {
+    let interval = finite(interval);
     let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
-    let interval = finite(interval);
 
 #[cfg(test)]
 mod tests {
