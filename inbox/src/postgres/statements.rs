@@ -119,23 +119,38 @@ migrations::statements! {
         SELECT * FROM {schema}inbox_attempt WHERE message_id BETWEEN $1 AND $1 ORDER BY message_id OFFSET 0) AS a \
         WHERE last_error <> '' ORDER BY consumer, scope";
 
-    /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+    /// The newest rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
         max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM (\
         SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
-        WHERE message_id >= $1 LIMIT $2) AS recent \
+        WHERE message_id >= $1 ORDER BY message_id DESC LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\
-        SELECT consumer, first_failed_at FROM {schema}inbox_attempt WHERE last_error <> '' LIMIT $1) AS failing \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_letters = "SELECT consumer, count(*) AS counted, min(dead_at) AS at FROM (\
-        SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    /// At most `$1` rows of each consumer, so that one with many hides no other. Goes from consumer
+    /// to consumer by the primary key.
+    activity_attempts = "WITH RECURSIVE whose (name) AS ( \
+        (SELECT consumer FROM {schema}inbox_attempt ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_attempt AS a \
+            WHERE a.consumer > w.name ORDER BY a.consumer LIMIT 1) AS n) \
+        SELECT w.name AS consumer, f.counted, f.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
+            SELECT count(*) AS counted, min(first_failed_at) AS at FROM ( \
+                SELECT a.first_failed_at FROM {schema}inbox_attempt AS a WHERE a.consumer = w.name \
+                AND a.last_error <> '' ORDER BY a.scope, a.message_id LIMIT $1) AS failing) AS f \
+        WHERE f.counted > 0 ORDER BY w.name";
+    /// As `activity_attempts`, by the index of open dead letters: the oldest of each consumer.
+    activity_letters = "WITH RECURSIVE whose (name) AS ( \
+        (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
+            WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n) \
+        SELECT w.name AS consumer, o.counted, o.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
+            SELECT count(*) AS counted, min(dead_at) AS at FROM ( \
+                SELECT d.dead_at FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name \
+                AND d.resolution IS NULL ORDER BY d.id LIMIT $1) AS open) AS o \
+        ORDER BY w.name";
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
         applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
-    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates \
-        FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates, \
+        max(minute) FILTER (WHERE applied > 0) AS last_applied FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks have
