@@ -93,7 +93,7 @@ struct Hanging {
 }
 
 impl Hanging {
-    async fn hang(&self, call: Silent) {
+    async fn hang(&mut self, call: Silent) {
         if call == self.silent {
             self.begun.add_permits(1);
             std::future::pending::<()>().await;
@@ -130,7 +130,7 @@ impl Subscription for Hanging {
         self.session.stop_receiving().await
     }
 
-    async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
+    async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {
         self.hang(Silent::Close).await;
         self.session.close().await
     }
