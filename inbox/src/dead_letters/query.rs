@@ -43,6 +43,10 @@ pub const LETTERS_SURVEYED_MAX: u32 = 1_000_000;
 /// [`Inbox::survey`](crate::Inbox::survey) groups.
 pub const LETTERS_GROUPED_MAX: u32 = 5_000;
 
+/// Dead letters of a consumer, from each end, whose errors
+/// [`Inbox::letter_errors`](crate::Inbox::letter_errors) groups.
+pub const LETTER_ERRORS_LOOKED_AT: u32 = 500;
+
 /// The longest age that a condition may name: a hundred years.
 const AGE_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 
