@@ -21,6 +21,8 @@ const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
 pub struct Cause {
     /// The error itself if all of them are the same, otherwise their [`signature`].
     pub text: String,
+    /// One of these errors, with its numbers: the limit and the size that an operator needs.
+    pub example: String,
     /// Whether the end of the text is missing.
     pub is_cut: bool,
     /// Number of messages with it.
@@ -40,34 +42,48 @@ impl Cause {
         for (error, count) in errors {
             let group = groups.entry(signature(&error)).or_insert_with(|| Group::of(&error));
             group.count += count;
-            group.only = group.only.take().filter(|only| *only == error);
+            group.is_one &= group.example == error;
+            // The first of them, so that the answer does not change from call to call.
+            group.example = group.example.as_str().min(&error).to_owned();
         }
         let others = groups.len().saturating_sub(1);
         // The first of equal ones, so that the answer does not change from call to call.
         let (signature, group) = groups.into_iter().rev().max_by_key(|(_, group)| group.count)?;
-        let text = group.only.unwrap_or(signature);
-        Some(Self { text, is_cut: group.is_cut, count: group.count, is_at_least: is_sample, others })
+        let (count, is_cut, example) = (group.count, group.is_cut, group.example);
+        let text = if group.is_one { example.clone() } else { signature };
+        Some(Self { text, example, is_cut, count, is_at_least: is_sample, others })
     }
 
     /// Returns the text for people, with a mark if its end is missing.
     #[must_use]
     pub fn shown(&self) -> String {
-        format!("{}{}", self.text, if self.is_cut { "…" } else { "" })
+        self.marked(&self.text)
+    }
+
+    /// Returns one of the errors for people, with a mark if its end is missing.
+    #[must_use]
+    pub fn shown_example(&self) -> String {
+        self.marked(&self.example)
+    }
+
+    fn marked(&self, text: &str) -> String {
+        format!("{text}{}", if self.is_cut { "…" } else { "" })
     }
 }
 
 /// Errors with the same signature.
 struct Group {
     count: u64,
-    /// The error, while all of them are the same.
-    only: Option<String>,
+    example: String,
+    /// Whether all of them are the same.
+    is_one: bool,
     is_cut: bool,
 }
 
 impl Group {
     fn of(error: &str) -> Self {
         let is_cut = error.chars().count() >= ERROR_CHARS_MAX;
-        Self { count: 0, only: Some(error.to_owned()), is_cut }
+        Self { count: 0, example: error.to_owned(), is_one: true, is_cut }
     }
 }
 
@@ -202,6 +218,7 @@ mod tests {
         let counted = errors.map(|(error, count)| (error.to_owned(), count));
         let cause = Cause::of(counted, false).unwrap();
         assert_eq!((cause.text.as_str(), cause.count, cause.others), ("row # is gone", 4, 2));
+        assert_eq!(cause.shown_example(), "row 1 is gone", "with its numbers");
         let one = [(String::from("message 7 has 2040 bytes"), 2)];
         assert_eq!(Cause::of(one, false).unwrap().shown(), "message 7 has 2040 bytes");
         let long = ("x".repeat(ERROR_CHARS_MAX), 1);

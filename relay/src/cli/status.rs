@@ -247,7 +247,8 @@ mod tests {
 
     fn sick() -> PipelineStatus {
         let text = String::from("no queue is bound");
-        let cause = Cause { text, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
+        let example = text.clone();
+        let cause = Cause { text, example, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
         PipelineStatus {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),

@@ -42,6 +42,8 @@ pub struct Editable {
     pub headers: Option<Headers>,
     /// Whether an operator has edited it before.
     pub was_edited: bool,
+    /// The last error, for which it is edited.
+    pub error: Option<String>,
 }
 
 impl std::fmt::Debug for Editable {
@@ -133,6 +135,7 @@ pub async fn editable(
         headers: headers(&found),
         payload: found.payload,
         was_edited: parked.is_edited,
+        error: parked.error.clone(),
     })
 }
 
