@@ -389,17 +389,21 @@ pub(crate) fn bytes(size: u64) -> String {
 
 /// Renders the errors of places that do not answer. The other places are still shown.
 pub(crate) fn away(errors: &[OperateError]) -> Markup {
+    let told = |error: &OperateError| plain(&error.to_string().replace(NOT_CONNECTED, ": "));
     html! {
         @if !errors.is_empty() {
             div class="notice bad" role="alert" {
                 strong { "Some data is missing: " }
-                @if let [error] = errors { (plain(&error.to_string())) } @else {
-                    ul { @for error in errors.iter().take(20) { li { (plain(&error.to_string())) } } }
+                @if let [error] = errors { (told(error)) } @else {
+                    ul { @for error in errors.iter().take(20) { li { (told(error)) } } }
                 }
             }
         }
     }
 }
+
+/// The part of an error that says again that a database is not available.
+const NOT_CONNECTED: &str = ": it could not connect: error communicating with database: ";
 
 /// Renders the field for the reason of a decision, with the one that was typed before.
 pub(crate) fn why_field(typed: &str) -> Markup {

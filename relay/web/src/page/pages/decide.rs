@@ -94,7 +94,7 @@ pub(crate) async fn confirm(
 }
 
 /// Returns which messages are decided about, in words. The title has their number.
-fn which(form: &Fields, is_all: bool) -> String {
+pub(super) fn which(form: &Fields, is_all: bool) -> String {
     if !is_all {
         return String::from("chosen one by one");
     }
@@ -155,7 +155,13 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     join(&mut jobs);
     if jobs.iter().all(|job| job.selected.count() == 0) {
         let text = "every message has changed since the form was shown";
-        return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
+        let help = "nothing was changed: another decision may have come first";
+        let ways = html! {
+            p class="actions" {
+                a class="button" href=(audit_of(form)) { "Who decided: the audit" } (back_to_list(form))
+            }
+        };
+        return Err(Problem::conflict(text).with_help(help).with_form(Some(ways)));
     }
     let running = match app.bulks.begin(id) {
         Begun::New(running) => running,
@@ -181,6 +187,11 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     // Only a decision that takes longer shows its progress.
     drop(tokio::time::timeout(PATIENCE, state.wait_for(|bulk| bulk.ended.is_some())).await);
     Ok(Redirect::to(&address))
+}
+
+/// Returns the address of the audit of the pipeline that a form names, or of all.
+fn audit_of(form: &Fields) -> String {
+    with_query("/audit", &[("pipeline", form.text("pipeline"))])
 }
 
 /// The messages of one choice, and their places.

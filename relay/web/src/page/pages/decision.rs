@@ -26,7 +26,7 @@ use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
 use super::choice::places_of;
 use super::dead::{back_to_list, kept};
-use super::decide::result;
+use super::decide::{result, which};
 
 /// A decision of another process that has changed something this recently may be running.
 const RECENT: time::Duration = time::Duration::seconds(10);
@@ -158,13 +158,21 @@ impl View<'_> {
         html! {
             @if let Some(it) = &self.decision {
                 p class="lead" { "By " (cell(&it.actor)) ", " (since(it.last)) ": " (whole(&it.note)) }
-                @if let Some(which) = it.selection.as_deref().and_then(|told| told.rsplit_once(": ")) {
-                    p { "Which: " (whole(which.0)) }
-                }
+                p { "Which: " (whole(&self.which(it))) "." }
             } @else if let Some(signed) = &self.own.signed {
                 p class="lead" { "By " (cell(signed.operator.name())) ": " (whole(&signed.note)) }
             }
         }
+    }
+
+    /// Returns which messages were decided about: by the filter of the address, or as the audit has
+    /// it.
+    fn which(&self, decision: &Decision) -> String {
+        if self.query.text("what").ends_with("-all") {
+            return which(self.query, true);
+        }
+        let selection = decision.selection.as_deref().unwrap_or_default();
+        selection.rsplit_once(": ").map_or(selection, |(which, _)| which).to_owned()
     }
 
     fn running(&self, operator: &Operator) -> Markup {
@@ -225,19 +233,21 @@ impl View<'_> {
         }
     }
 
-    /// Renders how many messages had changed after the confirmation, and who had changed them.
+    /// Renders how many messages were left unchanged, and who decided about them first.
     fn left_alone(&self) -> Markup {
-        let changed = self.sum(|report| report.refused) + self.sum(|report| report.changed);
+        let refused = self.sum(|report| report.refused);
+        let changed = self.sum(|report| report.changed);
         let others: BTreeSet<&str> =
             self.reports().iter().flat_map(|report| &report.decided_by).map(String::as_str).collect();
         let others: Vec<&str> = others.into_iter().collect();
         let kind = if self.done() == 0 { "notice bad" } else { "notice" };
         html! {
-            @if changed > 0 {
+            @if refused + changed > 0 {
                 p class=(kind) role="status" {
                     @if self.done() == 0 { strong { "Nothing was " (self.verb()) "." } " " }
-                    (count(changed)) " had changed after the confirmation, and were left unchanged. "
-                    @if !others.is_empty() { strong { (cell(&others.join(" and "))) " decided about these messages first. " } }
+                    @if !others.is_empty() { strong { (cell(&others.join(" and "))) " decided about these messages first." } " " }
+                    @if changed > 0 { (count(changed)) " had changed after the confirmation. " }
+                    @if refused > 0 { (count(refused)) " were left unchanged, for the reasons below. " }
                     a href=(self.audit()) { "Who decided: the audit" }
                 }
             }
@@ -323,7 +333,8 @@ impl View<'_> {
         }
         html! {
             @if !reasons.is_empty() {
-                details id="refusals" {
+                // A single reason needs no press.
+                details id="refusals" open[reasons.len() == 1] {
                     summary { "Messages that were left unchanged, and why" }
                     (list("Refusals", &REFUSALS, reasons.values().map(|of_reason| refused(of_reason, is_sample))))
                 }
@@ -476,7 +487,8 @@ mod tests {
         let query = all();
         let text = view(&query, None, lost.clone()).left_alone().into_string();
         assert!(text.contains("Nothing was requeued.") && text.contains("notice bad"), "{text}");
-        assert!(text.contains("24 had changed") && text.contains("bob</span> decided about"), "{text}");
+        assert!(text.contains("4 had changed after the confirmation. 20 were left unchanged"), "{text}");
+        assert!(text.contains("bob</span> decided about these messages first."), "{text}");
         assert!(text.contains("href=\"/audit?pipeline=shop\""), "{text}");
         let text = view(&query, None, lost).refusals().into_string();
         assert!(text.contains("≥ 5") && text.contains("1, 2, 3, …"), "{text}");
