@@ -163,6 +163,7 @@ fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
                 span { "consumer" }
                 @if !consumer.has_started { span { "has not started yet" } }
                 @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
+                @else if consumer.has_started { span { "nothing applied in the last hour" } }
             }
         }
     }
