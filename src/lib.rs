@@ -47,7 +47,7 @@ pub use ::idempotency as keys;
 pub use ::idempotency::http;
 #[cfg(feature = "page")]
 pub use ::operate::{Operator, Role as OperatorRole};
-pub use ::outbox::{pool, pool_options};
+pub use ::outbox::{pool, pool_options, pool_with};
 #[cfg(feature = "relay")]
 pub use ::outbox_log;
 #[cfg(feature = "saga")]

@@ -16,6 +16,7 @@
 //! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
 //! | [`canonical_json`] | one text for every way of writing the same JSON |
 //! | [`addresses`] | connects to a host that has several addresses |
+//! | [`host_list`] | reads URLs that name several hosts |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
 //! | `chunk`, `splitter` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
@@ -49,6 +50,7 @@ mod fault;
 mod fingerprint;
 mod foreign;
 mod header;
+pub mod host_list;
 mod id;
 mod limits;
 pub mod loopback;

@@ -195,6 +195,32 @@ impl Database<Postgres> {
         Ok(database)
     }
 
+    /// Returns the same database with pools that follow the primary among these hosts, as in
+    /// `127.0.0.1:5432,127.0.0.1:5433`. The URLs name all of them.
+    ///
+    /// # Errors
+    /// No host is the primary, or refuses a role.
+    pub async fn among(&self, stage: &Stage, hosts: &str) -> Result<Self, Failure> {
+        let among = |url: &str| url.replace(message::host_list::hosts_of(url), hosts);
+        let mut pools = Vec::new();
+        for role in [None, Some(Role::Producer), Some(Role::Consumer), Some(Role::Service)] {
+            let url = match role {
+                Some(role) => Postgres::url_of(role, &self.url)?,
+                None => self.url.clone(),
+            };
+            let pool =
+                outbox::pool_with(&among(&url), |options| options.max_connections(CONNECTIONS)).await?;
+            let closing = pool.clone();
+            stage.afterwards(String::from("a pool that follows the primary"), async move {
+                closing.close().await;
+                Ok(())
+            });
+            pools.push(pool);
+        }
+        let [admin, producer, consumer, service] = <[_; 4]>::try_from(pools).map_err(|_| "four pools")?;
+        Ok(Self { url: among(&self.url), admin, producer, consumer, service })
+    }
+
     /// Makes this database refuse the functions of the write-ahead log, with the error of Aurora.
     /// PostgreSQL calls a built-in function by its oid. So the function is renamed, and one that
     /// refuses gets its name. Both changes stay within this database.

@@ -50,9 +50,9 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
         #[cfg(feature = "postgres")]
         Dialect::Postgres => {
             use sqlx::Row as _;
-            let options = outbox::connect::postgres_options(url.expose_secret(), inbox.allow_plaintext);
-            let options = options.map_err(LogError::from)?.application_name("relay doctor");
-            let mut connection = super::postgres::connect(&options).await?;
+            let hosts = outbox::connect::Hosts::of(url.expose_secret(), inbox.allow_plaintext);
+            let hosts = hosts.map_err(LogError::from)?.application_name("relay doctor");
+            let mut connection = super::postgres::connect(&hosts).await?;
             super::postgres::settled(&mut connection).await?;
             let schema = inbox.schema.as_ref();
             let rows = super::asked::rows(&mut connection, schema, LOST_DAYS).await?;
