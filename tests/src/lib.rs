@@ -17,6 +17,7 @@
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarts of services in the middle of a test |
+//! | [`rabbitmq_node`] | RabbitMQ nodes of a test's own: two of one cluster, or one that accepts tokens |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`terminal`] | the program on a terminal of the test's own |
 //! | [`build`] | programs of the workspace that tests start |
@@ -38,6 +39,7 @@ pub mod databases;
 pub mod kafka_server;
 pub mod log;
 pub mod log_capture;
+pub mod rabbitmq_node;
 pub mod relay_process;
 pub mod roles;
 pub mod services;
