@@ -2,6 +2,8 @@
 
 #[cfg(any(feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
+#[cfg(feature = "rabbitmq")]
+mod https;
 
 use std::path::PathBuf;
 
