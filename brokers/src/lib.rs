@@ -1,5 +1,6 @@
 //! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
-//! each. `kafka` alone has neither TLS nor SCRAM; these need OpenSSL and come with `kafka-tls`.
+//! each. `kafka` alone has neither TLS nor SCRAM nor tokens; these need OpenSSL and come with
+//! `kafka-tls`.
 //!
 //! Every broker's folder has these files, so that a change goes to the same place in each. `memory`
 //! has only what it needs: no settings, no form on the wire, and no faults to classify. Further
@@ -43,6 +44,8 @@ mod unreachable;
 pub mod kafka;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "kafka")]
+pub mod oauth;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "sqs")]

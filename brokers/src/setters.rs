@@ -47,6 +47,26 @@ mod tls {
 }
 
 #[cfg(feature = "kafka")]
+mod oauth {
+    use std::path::PathBuf;
+
+    use secrecy::SecretString;
+
+    use crate::oauth::OAuth;
+
+    impl OAuth {
+        setters! {
+            client_secret: Option<SecretString>,
+            client_secret_file: Option<PathBuf>,
+            scope: Option<String>,
+            audience: Option<String>,
+            ca_file: Option<PathBuf>,
+            timeout_ms: u64,
+        }
+    }
+}
+
+#[cfg(feature = "kafka")]
 mod kafka {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
@@ -85,6 +105,14 @@ mod kafka {
             mechanism: Mechanism,
             password: Option<SecretString>,
             password_file: Option<PathBuf>,
+            extensions: BTreeMap<String, String>,
+        }
+
+        /// Adds a SASL extension to `extensions`.
+        #[must_use]
+        pub fn extension(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+            self.extensions.insert(name.into(), value.into());
+            self
         }
     }
 

@@ -10,6 +10,7 @@
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition, never for a fixed time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
 //! | [`counters`] | [`Counters`]: the metrics that the components report |
+//! | [`issuer`] | a token endpoint, and tokens that the services' Kafka accepts |
 //! | [`kafka_server`] | a Kafka server of the test's own, behind a port that the test holds |
 //! | [`log`] | the log of this process |
 //! | [`copies`] | new databases, copied from a migrated one, and their removal |
@@ -35,6 +36,7 @@ pub mod collector;
 pub mod copies;
 pub mod counters;
 pub mod databases;
+pub mod issuer;
 pub mod kafka_server;
 pub mod log;
 pub mod log_capture;

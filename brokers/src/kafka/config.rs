@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use message::SizeLimit;
@@ -12,6 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::properties;
+use crate::oauth::{OAuth, TokenError, TokenProvider};
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -52,8 +54,8 @@ pub struct Config {
     /// password is sent to them in the clear, and TLS, where it is used, is still verified.
     #[serde(default)]
     pub allow_plaintext: bool,
-    /// User and password; without this section there is no authentication (or only TLS client
-    /// certificates).
+    /// User and password, or tokens; without this section there is no authentication (or only TLS
+    /// client certificates).
     #[serde(default)]
     pub sasl: Option<Sasl>,
     /// How batches are compressed. Default none.
@@ -93,7 +95,7 @@ pub struct Config {
     pub properties: BTreeMap<String, SecretString>,
 }
 
-/// SASL authentication.
+/// SASL authentication: with a user and a password, or with tokens.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,7 +104,8 @@ pub struct Sasl {
     /// The mechanism.
     #[serde(default)]
     pub mechanism: Mechanism,
-    /// The user's name.
+    /// The user's name. Required for a mechanism with a password.
+    #[serde(default)]
     pub username: String,
     /// The password. It can be given in `password_file` instead.
     #[serde(default)]
@@ -111,6 +114,13 @@ pub struct Sasl {
     /// The file that holds the password, read on every connect.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
+    /// Where tokens come from. Required for `OAUTHBEARER`.
+    #[serde(default)]
+    pub oauth: Option<OAuth>,
+    /// SASL extensions that are sent with a token, each with its value, such as `logicalCluster`
+    /// for Confluent Cloud. Names consist of letters.
+    #[serde(default)]
+    pub extensions: BTreeMap<String, String>,
 }
 
 /// A SASL mechanism.
@@ -127,6 +137,10 @@ pub enum Mechanism {
     #[default]
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
+    /// A token of OAuth 2, which itself crosses the connection: refused without TLS, except on this
+    /// machine.
+    #[serde(rename = "OAUTHBEARER")]
+    OAuthBearer,
 }
 
 /// How a batch is compressed.
@@ -204,7 +218,7 @@ impl Config {
         if let Some(tls) = &self.tls {
             tls.check("kafka.tls")?;
         }
-        self.sasl.as_ref().map_or(Ok(()), |sasl| sasl.load().map(drop))
+        self.sasl.as_ref().map_or(Ok(()), Sasl::check_files)
     }
 
     /// Checks only the settings: files may be mounted or rotated later.
@@ -245,7 +259,7 @@ impl Config {
                     "needs OpenSSL; this program was built without it: build it with the feature kafka-tls";
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
-            sasl.secret()?;
+            sasl.check_settings()?;
         }
         self.properties.iter().try_for_each(|(name, value)| properties::check(name, value.expose_secret()))
     }
@@ -268,12 +282,15 @@ impl Config {
     }
 
     fn check_plaintext(&self) -> Result<(), InvalidSetting> {
-        let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == Mechanism::Plain);
+        let sent = self.sasl.as_ref().and_then(|sasl| match sasl.mechanism {
+            Mechanism::Plain => Some("PLAIN sends the password itself"),
+            Mechanism::OAuthBearer => Some("OAUTHBEARER sends the token itself"),
+            Mechanism::ScramSha256 | Mechanism::ScramSha512 => None,
+        });
         for host in self.hosts() {
-            if sends_password && !is_loopback(host) {
+            if let Some(sent) = sent.filter(|_| !is_loopback(host)) {
                 let problem = format!(
-                    "PLAIN sends the password itself, and {host} is another machine; add the section kafka.tls, or \
-                     use SCRAM-SHA-512"
+                    "{sent}, and {host} is another machine; add the section kafka.tls, or use SCRAM-SHA-512"
                 );
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
@@ -332,10 +349,31 @@ impl Config {
         }
         if let Some(sasl) = &self.sasl {
             client.set("sasl.mechanism", sasl.mechanism.as_str());
-            client.set("sasl.username", &sasl.username);
-            client.set("sasl.password", sasl.load()?.expose_secret());
+            if let Some(password) = sasl.load_password()? {
+                client.set("sasl.username", &sasl.username);
+                client.set("sasl.password", password.expose_secret());
+            }
         }
         Ok(client)
+    }
+
+    /// Returns where tokens come from, if this logs in with tokens, and the maximum time for one.
+    #[cfg(feature = "kafka-tls")]
+    pub(super) fn tokens(&self) -> Result<Option<(Arc<dyn TokenProvider>, Duration)>, TokenError> {
+        let Some(oauth) = self.sasl.as_ref().and_then(Sasl::of_tokens) else { return Ok(None) };
+        Ok(Some((oauth.tokens(Sasl::OAUTH)?, oauth.timeout())))
+    }
+
+    /// Tokens need OpenSSL, so that settings with them were refused.
+    #[cfg(not(feature = "kafka-tls"))]
+    pub(super) fn tokens(&self) -> Result<Option<(Arc<dyn TokenProvider>, Duration)>, TokenError> {
+        Ok(None)
+    }
+
+    /// Returns the SASL extensions.
+    pub(super) fn sasl_extensions(&self) -> Arc<[(String, String)]> {
+        let extensions = self.sasl.iter().flat_map(|sasl| sasl.extensions.clone());
+        extensions.collect()
     }
 }
 
@@ -343,11 +381,100 @@ impl Sasl {
     /// Returns the settings of a user, who needs a password or its file.
     #[must_use]
     pub fn new(username: impl Into<String>) -> Self {
-        let mechanism = Mechanism::default();
-        Self { mechanism, username: username.into(), password: None, password_file: None }
+        let username = username.into();
+        Self {
+            mechanism: Mechanism::default(),
+            username,
+            password: None,
+            password_file: None,
+            oauth: None,
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the settings of a login with tokens (`OAUTHBEARER`).
+    #[must_use]
+    pub fn oauth(oauth: OAuth) -> Self {
+        let none = Self::new(String::new());
+        Self { mechanism: Mechanism::OAuthBearer, oauth: Some(oauth), ..none }
     }
 
     const PASSWORD: &str = "kafka.sasl.password";
+    #[cfg(feature = "kafka-tls")]
+    const OAUTH: &str = "kafka.sasl.oauth";
+
+    fn has_tokens(&self) -> bool {
+        self.mechanism == Mechanism::OAuthBearer
+    }
+
+    #[cfg(feature = "kafka-tls")]
+    fn of_tokens(&self) -> Option<&OAuth> {
+        self.oauth.as_ref().filter(|_| self.has_tokens())
+    }
+
+    /// Checks that a mechanism has what it needs, and no settings of another one. Reads no file.
+    fn check_settings(&self) -> Result<(), InvalidSetting> {
+        let wrong = |setting: &str, problem: String| {
+            Err(InvalidSetting::new(format!("kafka.sasl.{setting}"), problem))
+        };
+        if !self.has_tokens() {
+            if self.oauth.is_some() || !self.extensions.is_empty() {
+                let setting = if self.oauth.is_some() { "oauth" } else { "extensions" };
+                let mechanism = self.mechanism.as_str();
+                return wrong(
+                    setting,
+                    format!(
+                        "belongs to OAUTHBEARER, and mechanism is {mechanism}; set mechanism = \"OAUTHBEARER\", or remove it"
+                    ),
+                );
+            }
+            return self.secret().map(drop);
+        }
+        let of_password = [
+            ("username", !self.username.is_empty()),
+            ("password", self.password.is_some()),
+            ("password_file", self.password_file.is_some()),
+        ];
+        if let Some((setting, _)) = of_password.iter().find(|(_, is_set)| *is_set) {
+            return wrong(
+                setting,
+                String::from("belongs to a mechanism with a password; remove it beside OAUTHBEARER"),
+            );
+        }
+        let Some(oauth) = &self.oauth else {
+            return wrong(
+                "oauth",
+                String::from("missing; OAUTHBEARER needs this section, with token_url or token_file"),
+            );
+        };
+        oauth.source("kafka.sasl.oauth")?;
+        self.extensions.iter().try_for_each(|(name, value)| {
+            let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+            if !is_name || name == "auth" {
+                return wrong(
+                    "extensions",
+                    format!("{name:?} is no name of an extension; use letters, and not \"auth\""),
+                );
+            }
+            if !value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+                return wrong(
+                    "extensions",
+                    format!("the value of {name} has characters beyond visible ASCII; remove them"),
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks the files as well.
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.load_password()?;
+        #[cfg(feature = "kafka-tls")]
+        if let Some(oauth) = self.of_tokens() {
+            oauth.check(Self::OAUTH)?;
+        }
+        Ok(())
+    }
 
     /// Returns the password, or the file that holds it.
     fn secret(&self) -> Result<Secret, InvalidSetting> {
@@ -357,9 +484,12 @@ impl Sasl {
         Secret::from_pair(Self::PASSWORD, self.password.clone(), self.password_file.clone())
     }
 
-    /// Returns the password itself. Reads the file.
-    fn load(&self) -> Result<SecretString, InvalidSetting> {
-        self.secret()?.load(Self::PASSWORD)
+    /// Returns the password itself, if the mechanism has one. Reads the file.
+    fn load_password(&self) -> Result<Option<SecretString>, InvalidSetting> {
+        if self.has_tokens() {
+            return Ok(None);
+        }
+        self.secret()?.load(Self::PASSWORD).map(Some)
     }
 }
 
@@ -369,6 +499,7 @@ impl Mechanism {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::OAuthBearer => "OAUTHBEARER",
         }
     }
 }

@@ -65,6 +65,7 @@ mod last_error;
 mod ledger;
 mod listeners;
 mod log;
+mod login;
 #[doc(hidden)]
 pub mod mock;
 mod offsets;

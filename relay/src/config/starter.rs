@@ -68,7 +68,7 @@ const KAFKA_MORE: &str = "\
 # At most max.message.bytes of every topic.
 # message_bytes_max = 1000000
 # compression = \"none\"
-# Other machines need a section [pipeline.kafka.tls]; a user with a password needs [pipeline.kafka.sasl].
+# Other machines need a section [pipeline.kafka.tls]; a user or a token needs [pipeline.kafka.sasl].
 ";
 
 const RABBITMQ: &str = "

@@ -254,6 +254,24 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
 }
 
 #[test]
+fn tokens_of_kafka_are_read_and_printed_without_the_secret_of_their_client() {
+    let oauth = "sasl = { mechanism = \"OAUTHBEARER\", extensions = { logicalCluster = \"lkc-1\" }, oauth = { \
+                 token_url = \"https://login.example/token\", client_id = \"relay\", client_secret = \"s3cret\" } }";
+    let text = GOOD.replacen("sasl = { username = \"relay\", password = \"s3cret\" }", oauth, 1);
+    let variable = "RELAY__ORDERS__KAFKA__SASL__OAUTH__CLIENT_SECRET";
+    let (config, effective) =
+        read_with(&text, &[(variable, "s3cret")]).map_err(|error| shown(&error)).unwrap();
+    let (toml, json) = (effective.to_string(), effective.to_json().to_string());
+    for text in [&toml, &json, &format!("{config:?}")] {
+        assert!(!text.contains("s3cret") && text.contains("lkc-1"), "{text}");
+    }
+    assert!(toml.contains("login.example/token") && toml.contains(&format!("# from {variable}")), "{toml}");
+    let both = text.replacen("client_id", "token_file = \"/x\", client_id", 1);
+    let error = shown(&read_with(&both, &[]).err().unwrap());
+    assert!(error.contains("kafka.sasl.oauth.token_url") && !error.contains("s3cret"), "{error}");
+}
+
+#[test]
 fn every_setting_of_the_engine_is_explained_shown_and_documented() {
     let schema = schema();
     let settings = schema["$defs"]["EngineSection"]["properties"].as_object().unwrap();
