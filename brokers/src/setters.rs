@@ -74,7 +74,7 @@ mod kafka {
     use secrecy::SecretString;
 
     use crate::Tls;
-    use crate::kafka::{Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
+    use crate::kafka::{Aws, Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
 
     impl Config {
         setters! {
@@ -113,6 +113,13 @@ mod kafka {
         pub fn extension(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
             self.extensions.insert(name.into(), value.into());
             self
+        }
+    }
+
+    impl Aws {
+        setters! {
+            region: Option<String>,
+            profile: Option<String>,
         }
     }
 

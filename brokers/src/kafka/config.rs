@@ -12,6 +12,8 @@ use rdkafka::config::RDKafkaLogLevel;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+#[cfg(feature = "kafka-aws")]
+use super::msk::{Signer, region_of};
 use super::properties;
 use crate::oauth::{OAuth, TokenError, TokenProvider};
 use crate::plaintext;
@@ -117,6 +119,9 @@ pub struct Sasl {
     /// Where tokens come from. Required for `OAUTHBEARER`.
     #[serde(default)]
     pub oauth: Option<OAuth>,
+    /// The credentials of `AWS_MSK_IAM`. Default those of the default chain.
+    #[serde(default)]
+    pub aws: Option<Aws>,
     /// SASL extensions that are sent with a token, each with its value, such as `logicalCluster`
     /// for Confluent Cloud. Names consist of letters.
     #[serde(default)]
@@ -141,6 +146,23 @@ pub enum Mechanism {
     /// machine.
     #[serde(rename = "OAUTHBEARER")]
     OAuthBearer,
+    /// A token that is signed with credentials of AWS, for Amazon MSK with IAM access control. On
+    /// the wire it is `OAUTHBEARER`.
+    #[serde(rename = "AWS_MSK_IAM")]
+    AwsMskIam,
+}
+
+/// The credentials of AWS with which tokens are signed.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Aws {
+    /// The cluster's region. Default the one in the name of the first bootstrap server.
+    pub region: Option<String>,
+    /// The profile in the files of AWS. Default that of the default chain: environment, profile,
+    /// web identity, container or instance role.
+    pub profile: Option<String>,
 }
 
 /// How a batch is compressed.
@@ -260,6 +282,10 @@ impl Config {
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
             sasl.check_settings()?;
+            #[cfg(feature = "kafka-aws")]
+            if sasl.mechanism == Mechanism::AwsMskIam {
+                self.region()?;
+            }
         }
         self.properties.iter().try_for_each(|(name, value)| properties::check(name, value.expose_secret()))
     }
@@ -284,7 +310,7 @@ impl Config {
     fn check_plaintext(&self) -> Result<(), InvalidSetting> {
         let sent = self.sasl.as_ref().and_then(|sasl| match sasl.mechanism {
             Mechanism::Plain => Some("PLAIN sends the password itself"),
-            Mechanism::OAuthBearer => Some("OAUTHBEARER sends the token itself"),
+            Mechanism::OAuthBearer | Mechanism::AwsMskIam => Some("OAUTHBEARER sends the token itself"),
             Mechanism::ScramSha256 | Mechanism::ScramSha512 => None,
         });
         for host in self.hosts() {
@@ -360,8 +386,31 @@ impl Config {
     /// Returns where tokens come from, if this logs in with tokens, and the maximum time for one.
     #[cfg(feature = "kafka-tls")]
     pub(super) fn tokens(&self) -> Result<Option<(Arc<dyn TokenProvider>, Duration)>, TokenError> {
-        let Some(oauth) = self.sasl.as_ref().and_then(Sasl::of_tokens) else { return Ok(None) };
+        let Some(sasl) = &self.sasl else { return Ok(None) };
+        #[cfg(feature = "kafka-aws")]
+        if sasl.mechanism == Mechanism::AwsMskIam {
+            let profile = sasl.aws.as_ref().and_then(|aws| aws.profile.clone());
+            return Ok(Some((Arc::new(Signer { region: self.region()?, profile }), Signer::TIMEOUT)));
+        }
+        let Some(oauth) = sasl.of_tokens() else { return Ok(None) };
         Ok(Some((oauth.tokens(Sasl::OAUTH)?, oauth.timeout())))
+    }
+
+    /// Returns the region of a cluster of Amazon MSK.
+    #[cfg(feature = "kafka-aws")]
+    fn region(&self) -> Result<String, InvalidSetting> {
+        let set = self.sasl.as_ref().and_then(|sasl| sasl.aws.as_ref()?.region.as_deref());
+        let region = set.or_else(|| self.hosts().next().and_then(region_of));
+        let Some(region) = region else {
+            let problem = "missing; name the cluster's region, which bootstrap_servers do not show";
+            return Err(InvalidSetting::new("kafka.sasl.aws.region", problem));
+        };
+        // It becomes part of a host's name.
+        if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            let problem = format!("is {region:?}; name a region, such as eu-central-1");
+            return Err(InvalidSetting::new("kafka.sasl.aws.region", problem));
+        }
+        Ok(region.to_owned())
     }
 
     /// Tokens need OpenSSL, so that settings with them were refused.
@@ -388,6 +437,7 @@ impl Sasl {
             password: None,
             password_file: None,
             oauth: None,
+            aws: None,
             extensions: BTreeMap::new(),
         }
     }
@@ -399,17 +449,24 @@ impl Sasl {
         Self { mechanism: Mechanism::OAuthBearer, oauth: Some(oauth), ..none }
     }
 
+    /// Returns the settings of a login to Amazon MSK with IAM (`AWS_MSK_IAM`).
+    #[must_use]
+    pub fn aws(aws: Aws) -> Self {
+        let none = Self::new(String::new());
+        Self { mechanism: Mechanism::AwsMskIam, aws: Some(aws), ..none }
+    }
+
     const PASSWORD: &str = "kafka.sasl.password";
     #[cfg(feature = "kafka-tls")]
     const OAUTH: &str = "kafka.sasl.oauth";
 
     fn has_tokens(&self) -> bool {
-        self.mechanism == Mechanism::OAuthBearer
+        matches!(self.mechanism, Mechanism::OAuthBearer | Mechanism::AwsMskIam)
     }
 
     #[cfg(feature = "kafka-tls")]
     fn of_tokens(&self) -> Option<&OAuth> {
-        self.oauth.as_ref().filter(|_| self.has_tokens())
+        self.oauth.as_ref().filter(|_| self.mechanism == Mechanism::OAuthBearer)
     }
 
     /// Checks that a mechanism has what it needs, and no settings of another one. Reads no file.
@@ -417,37 +474,41 @@ impl Sasl {
         let wrong = |setting: &str, problem: String| {
             Err(InvalidSetting::new(format!("kafka.sasl.{setting}"), problem))
         };
-        if !self.has_tokens() {
-            if self.oauth.is_some() || !self.extensions.is_empty() {
-                let setting = if self.oauth.is_some() { "oauth" } else { "extensions" };
-                let mechanism = self.mechanism.as_str();
-                return wrong(
-                    setting,
-                    format!(
-                        "belongs to OAUTHBEARER, and mechanism is {mechanism}; set mechanism = \"OAUTHBEARER\", or remove it"
-                    ),
-                );
-            }
-            return self.secret().map(drop);
-        }
         let of_password = [
             ("username", !self.username.is_empty()),
             ("password", self.password.is_some()),
             ("password_file", self.password_file.is_some()),
         ];
-        if let Some((setting, _)) = of_password.iter().find(|(_, is_set)| *is_set) {
+        let (oauth, aws) = (("oauth", self.oauth.is_some()), ("aws", self.aws.is_some()));
+        let extensions = ("extensions", !self.extensions.is_empty());
+        let strays: &[(&str, bool)] = match self.mechanism {
+            Mechanism::Plain | Mechanism::ScramSha256 | Mechanism::ScramSha512 => &[oauth, aws, extensions],
+            Mechanism::OAuthBearer => &[of_password[0], of_password[1], of_password[2], aws],
+            Mechanism::AwsMskIam => &[of_password[0], of_password[1], of_password[2], oauth, extensions],
+        };
+        if let Some((setting, _)) = strays.iter().find(|(_, is_set)| *is_set) {
+            let name = self.mechanism.name();
             return wrong(
                 setting,
-                String::from("belongs to a mechanism with a password; remove it beside OAUTHBEARER"),
+                format!("does not belong to the mechanism {name}; remove it, or correct mechanism"),
             );
         }
-        let Some(oauth) = &self.oauth else {
-            return wrong(
-                "oauth",
-                String::from("missing; OAUTHBEARER needs this section, with token_url or token_file"),
-            );
-        };
-        oauth.source("kafka.sasl.oauth")?;
+        match (self.mechanism, &self.oauth) {
+            (Mechanism::Plain | Mechanism::ScramSha256 | Mechanism::ScramSha512, _) => {
+                return self.secret().map(drop);
+            }
+            (Mechanism::OAuthBearer, Some(oauth)) => oauth.source("kafka.sasl.oauth").map(drop)?,
+            (Mechanism::OAuthBearer, None) => {
+                let problem = "missing; OAUTHBEARER needs this section, with token_url or token_file";
+                return wrong("oauth", problem.to_owned());
+            }
+            (Mechanism::AwsMskIam, _) if cfg!(feature = "kafka-aws") => {}
+            (Mechanism::AwsMskIam, _) => {
+                let problem =
+                    "this program was built without AWS for Kafka; build it with the feature kafka-aws";
+                return wrong("mechanism", problem.to_owned());
+            }
+        }
         self.extensions.iter().try_for_each(|(name, value)| {
             let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic());
             if !is_name || name == "auth" {
@@ -494,12 +555,21 @@ impl Sasl {
 }
 
 impl Mechanism {
+    /// Returns its name in the settings.
+    fn name(self) -> &'static str {
+        match self {
+            Self::AwsMskIam => "AWS_MSK_IAM",
+            other => other.as_str(),
+        }
+    }
+
+    /// Returns its name on the wire.
     fn as_str(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
-            Self::OAuthBearer => "OAUTHBEARER",
+            Self::OAuthBearer | Self::AwsMskIam => "OAUTHBEARER",
         }
     }
 }
@@ -559,6 +629,39 @@ mod tests {
             (format!(r#"{{{server}, "compression": "rar"}}"#), "rar"),
             (format!(r#"{{{server}, "sasl": {{"username": "u"}}}}"#), "kafka.sasl.password: missing"),
             (format!(r#"{{{server}, "sasl": {{"username": "", "password": "p"}}}}"#), "kafka.sasl.username"),
+            (format!(r#"{{{server}, "sasl": {{"password": "p"}}}}"#), "kafka.sasl.username: is empty"),
+            (
+                format!(r#"{{{server}, "sasl": {{"username": "u", "password": "p", "aws": {{}}}}}}"#),
+                "kafka.sasl.aws: does not belong to the mechanism SCRAM-SHA-512",
+            ),
+            (format!(r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER"}}}}"#), "kafka.sasl.oauth: missing"),
+            (
+                format!(r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "username": "u"}}}}"#),
+                "kafka.sasl.username: does not belong to the mechanism OAUTHBEARER",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "oauth": {{"token_file": "/does/not"}}}}}}"#
+                ),
+                "kafka.sasl.oauth.token_file: /does/not",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "oauth": {{"token_file": "/x"}},
+                        "extensions": {{"auth": "x"}}}}}}"#
+                ),
+                "kafka.sasl.extensions: \"auth\" is no name",
+            ),
+            (
+                format!(r#"{{{server}, "sasl": {{"mechanism": "AWS_MSK_IAM"}}}}"#),
+                "kafka.sasl.aws.region: missing",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "AWS_MSK_IAM", "aws": {{"region": "x/y"}}}}}}"#
+                ),
+                "kafka.sasl.aws.region: is \"x/y\"",
+            ),
             (format!(r#"{{{server}, "tls": {{"cert_file": "/c"}}}}"#), "kafka.tls.key_file"),
             (format!(r#"{{{server}, "properties": {{"acks": "1"}}}}"#), "kafka.properties.acks"),
             (
