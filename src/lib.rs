@@ -16,6 +16,7 @@
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `keys`, `http` | idempotency keys, and the tower layer for them | the same names |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
+//! | `Tls`, `oauth` | TLS to a broker; access tokens for Kafka, also from a provider of the service | those of the brokers |
 //! | `Relay`, `RelayHealth`, `Filter` | a relay inside a service, its health, and a filter for its messages | `relay` |
 //! | `RelayPage`, `PageOptions`, `Operator` | the page for operators of that relay, behind the service's own login | `page` |
 //! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
@@ -52,10 +53,14 @@ pub use ::outbox::{pool, pool_options};
 pub use ::outbox_log;
 #[cfg(feature = "saga")]
 pub use ::saga;
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+pub use brokers::Tls;
 #[cfg(feature = "kafka")]
 pub use brokers::kafka;
 #[cfg(feature = "memory")]
 pub use brokers::memory;
+#[cfg(feature = "kafka")]
+pub use brokers::oauth;
 #[cfg(feature = "rabbitmq")]
 pub use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
