@@ -165,6 +165,13 @@ pub struct Aws {
     pub profile: Option<String>,
 }
 
+/// A source of tokens.
+pub(super) struct TokenSource {
+    pub(super) provider: Arc<dyn TokenProvider>,
+    /// Maximum time for getting a token.
+    pub(super) limit: Duration,
+}
+
 /// How a batch is compressed.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -383,17 +390,18 @@ impl Config {
         Ok(client)
     }
 
-    /// Returns where tokens come from, if this logs in with tokens, and the maximum time for one.
+    /// Returns where tokens come from, if this logs in with tokens.
     #[cfg(feature = "kafka-tls")]
-    pub(super) fn tokens(&self) -> Result<Option<(Arc<dyn TokenProvider>, Duration)>, TokenError> {
+    pub(super) fn tokens(&self) -> Result<Option<TokenSource>, TokenError> {
         let Some(sasl) = &self.sasl else { return Ok(None) };
         #[cfg(feature = "kafka-aws")]
         if sasl.mechanism == Mechanism::AwsMskIam {
             let profile = sasl.aws.as_ref().and_then(|aws| aws.profile.clone());
-            return Ok(Some((Arc::new(Signer { region: self.region()?, profile }), Signer::TIMEOUT)));
+            let provider = Arc::new(Signer { region: self.region()?, profile });
+            return Ok(Some(TokenSource { provider, limit: Signer::TIMEOUT }));
         }
         let Some(oauth) = sasl.of_tokens() else { return Ok(None) };
-        Ok(Some((oauth.tokens(Sasl::OAUTH)?, oauth.timeout())))
+        Ok(Some(TokenSource { provider: oauth.tokens(Sasl::OAUTH)?, limit: oauth.timeout() }))
     }
 
     /// Returns the region of a cluster of Amazon MSK.
@@ -415,7 +423,7 @@ impl Config {
 
     /// Tokens need OpenSSL, so that settings with them were refused.
     #[cfg(not(feature = "kafka-tls"))]
-    pub(super) fn tokens(&self) -> Result<Option<(Arc<dyn TokenProvider>, Duration)>, TokenError> {
+    pub(super) fn tokens(&self) -> Result<Option<TokenSource>, TokenError> {
         Ok(None)
     }
 

@@ -4,9 +4,10 @@
 //! A client's thread asks [`Login::turn`] now and then. The request itself runs on the runtime, so
 //! that thread never waits for it. librdkafka takes the new token for new connections, and for
 //! those that have to authenticate again (KIP-368), which it does when 90 % of a session's lifetime
-//! have passed (2.12.1, `rd_kafka_auth_session`). A failed renewal ends nothing: the client keeps
-//! its token, and the request is repeated until the token has expired and the broker ends the
-//! connections. rdkafka's own callback is not used (`oauthbearer`).
+//! have passed (2.12.1, `rd_kafka_broker_start_reauth_timer`). A failed renewal ends nothing: the
+//! client keeps its token, and the request is repeated. Just before the token expires, the session
+//! ends with the reason: a broker would end its connections around then, and without that reason.
+//! rdkafka's own callback is not used (`oauthbearer`).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -18,7 +19,7 @@ use rdkafka::client::Client;
 use secrecy::ExposeSecret as _;
 use tokio::runtime::Handle;
 
-use super::config::Config;
+use super::config::{Config, TokenSource};
 use crate::inspect::InspectError;
 use crate::oauth::{Token, TokenError, TokenProvider};
 
@@ -113,7 +114,7 @@ impl Login {
     /// # Errors
     /// [`TokenError`] without a token.
     pub(super) fn of(config: &Config, runtime: Option<Handle>) -> Result<Self, TokenError> {
-        let Some((provider, limit)) = config.tokens()? else { return Ok(Self::default()) };
+        let Some(TokenSource { provider, limit }) = config.tokens()? else { return Ok(Self::default()) };
         let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or_else(|| {
             TokenError::refused(
                 "kafka.sasl: a login with tokens needs a Tokio runtime; call this within one (spawn_blocking)",
@@ -136,7 +137,7 @@ impl Login {
     /// Returns how long getting the first token takes at most.
     pub(super) fn max(config: &Config) -> Duration {
         match config.tokens() {
-            Ok(Some((_, limit))) => limit + RUNTIME_MAX,
+            Ok(Some(source)) => source.limit + RUNTIME_MAX,
             Ok(None) | Err(_) => Duration::ZERO,
         }
     }
@@ -150,24 +151,27 @@ impl Login {
     }
 
     /// Replaces a client's token when it is time. Never waits.
-    pub(super) fn turn<C: ClientContext>(&mut self, client: &Client<C>) {
-        let Some(tokens) = &mut self.0 else { return };
+    ///
+    /// # Errors
+    /// [`TokenError`] once the token is about to expire and there is no other: the session is over.
+    pub(super) fn turn<C: ClientContext>(&mut self, client: &Client<C>) -> Result<(), TokenError> {
+        let Some(tokens) = &mut self.0 else { return Ok(()) };
         let now = Instant::now();
         let Some(asked) = &tokens.asked else {
             if now >= tokens.renewal.due_at {
                 tokens.asked = Some(tokens.asking.ask());
             }
-            return;
+            return Ok(());
         };
         let answer = match asked.try_recv() {
-            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Empty) => return Ok(()),
             Ok(answer) => answer,
             Err(TryRecvError::Disconnected) => {
                 Err(TokenError::unavailable("the runtime dropped the request for a token"))
             }
         };
         tokens.asked = None;
-        tokens.take(answer, client, now);
+        tokens.take(answer, client, now)
     }
 }
 
@@ -192,7 +196,7 @@ impl Tokens {
         answer: Result<Token, TokenError>,
         client: &Client<C>,
         now: Instant,
-    ) {
+    ) -> Result<(), TokenError> {
         let given = answer.and_then(|token| {
             let previous = std::mem::replace(&mut self.token, token);
             self.give(client).inspect_err(|_| self.token = previous)
@@ -205,10 +209,14 @@ impl Tokens {
             }
             Err(error) => {
                 self.renewal = Renewal::after_failure(left, now);
+                if left <= MARGIN {
+                    return Err(error);
+                }
                 let left_secs = left.as_secs();
                 tracing::warn!(target: "brokers::kafka", %error, left_secs, "kafka: the token was not renewed. The client uses the previous one until it expires, and asks again");
             }
         }
+        Ok(())
     }
 }
 

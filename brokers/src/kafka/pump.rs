@@ -124,7 +124,9 @@ impl Pump {
                     return;
                 }
             }
-            self.login.turn(self.consumer.client());
+            if let Err(error) = self.login.turn(self.consumer.client()) {
+                self.inflow.fail(error.fault(), error.to_string());
+            }
             self.pass_markers();
             self.commit_moved();
             self.fill();

@@ -127,8 +127,11 @@ fn serve(
 ) {
     loop {
         producer.poll(TURN);
-        login.turn(producer.client());
+        let kept = login.turn(producer.client());
         let outcomes = producer.context();
+        if let Err(error) = kept {
+            outcomes.fail(error.fault(), error.to_string());
+        }
         if !outcomes.failed()
             && let Some((code, reason)) = producer.client().fatal_error()
         {

@@ -145,7 +145,7 @@ impl TopicReader {
         let mut records = Vec::new();
         let mut room = Room { records: records_max, bytes: BATCH_BYTES_MAX };
         while !self.left.is_empty() && !room.is_used_up() {
-            self.login.turn(self.consumer.client());
+            self.login.turn(self.consumer.client())?;
             match self.consumer.poll(POLL) {
                 Some(Ok(record)) => {
                     self.heard_at = Instant::now();

@@ -82,7 +82,7 @@ async fn from_a_file(stage: Stage) -> Outcome {
     std::fs::write(&file, format!("{}\n", key.accepted(HOUR)?))?;
     connected(config.clone()).await?;
     let group = kafka::GroupConfig::new(stage.unique("group"), [stage.unique("none")]);
-    kafka::Subscriber::new(config, group)?.subscribe().await?.close().await?;
+    kafka::Subscriber::new(config, group)?.subscribe().await?;
     Ok(())
 }
 

@@ -53,13 +53,14 @@ async fn logged_in(answers: Vec<Result<u64, TokenError>>) -> Result<(Login, Admi
 }
 
 /// Takes turns until the answer to a request was handled.
-async fn renewed(login: &mut Login, client: &Admin) {
+async fn renewed(login: &mut Login, client: &Admin) -> Result<(), TokenError> {
     login.0.as_mut().unwrap().renewal.due_at = Instant::now();
-    login.turn(client.inner());
+    login.turn(client.inner())?;
     while login.0.as_ref().unwrap().asked.is_some() {
-        login.turn(client.inner());
+        login.turn(client.inner())?;
         tokio::task::yield_now().await;
     }
+    Ok(())
 }
 
 fn token(login: &Login) -> String {
@@ -69,10 +70,10 @@ fn token(login: &Login) -> String {
 #[tokio::test]
 async fn a_token_is_replaced_when_it_is_time_and_not_before() {
     let (mut login, client) = logged_in(vec![Ok(3_600), Ok(7_200), Ok(9_000)]).await.unwrap();
-    login.turn(client.inner());
+    login.turn(client.inner()).unwrap();
     assert!(login.0.as_ref().unwrap().asked.is_none(), "it is not time");
     let clone = login.clone();
-    renewed(&mut login, &client).await;
+    renewed(&mut login, &client).await.unwrap();
     assert_eq!((token(&login).as_str(), token(&clone).as_str()), ("s3cret-7200", "s3cret-3600"));
     let due = login.0.as_ref().unwrap().renewal.due_at - Instant::now();
     assert!(due > Duration::from_secs(5_000) && due <= Duration::from_secs(5_760), "{due:?}");
@@ -85,15 +86,24 @@ async fn a_failed_renewal_keeps_the_token_and_is_repeated() {
     let answers = vec![Ok(3_600), Err(down), Err(TokenError::refused("revoked; ask for it")), Ok(60)];
     let (mut login, client) = logged_in(answers).await.unwrap();
     for _ in 0..2 {
-        renewed(&mut login, &client).await;
+        renewed(&mut login, &client).await.unwrap();
         assert_eq!(token(&login), "s3cret-3600");
         let due = login.0.as_ref().unwrap().renewal.due_at;
         assert!(due <= Instant::now() + AGAIN_MAX);
     }
-    renewed(&mut login, &client).await;
+    renewed(&mut login, &client).await.unwrap();
     assert_eq!(token(&login), "s3cret-60");
-    renewed(&mut login, &client).await;
+    renewed(&mut login, &client).await.unwrap();
     assert_eq!(token(&login), "s3cret-60", "the provider hangs: the request has a limit");
+}
+
+#[tokio::test]
+async fn a_session_ends_with_the_reason_before_its_token_expires() {
+    let revoked = TokenError::refused("revoked; ask for it");
+    let (mut login, client) = logged_in(vec![Ok(3_600), Err(revoked.clone())]).await.unwrap();
+    let soon = || Token::new("s3cret", SystemTime::now() + MARGIN);
+    login.0.as_mut().unwrap().token = std::iter::repeat_with(soon).find_map(Result::ok).unwrap();
+    assert_eq!(renewed(&mut login, &client).await, Err(revoked));
 }
 
 #[tokio::test]

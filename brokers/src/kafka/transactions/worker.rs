@@ -80,8 +80,10 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => self.look_around(),
                 Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => break,
             }
-            if let Some(producer) = &self.producer {
-                self.login.turn(producer.client());
+            if let Some(producer) = &self.producer
+                && let Err(error) = self.login.turn(producer.client())
+            {
+                self.give_up(error.fault(), error.to_string());
             }
             self.abort();
         }
