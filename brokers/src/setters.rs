@@ -46,6 +46,56 @@ mod tls {
     }
 }
 
+#[cfg(feature = "http")]
+mod http {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use crate::Tls;
+    use crate::http::{AllowedHost, Config, Endpoint, Mode};
+
+    impl Config {
+        setters! {
+            url: Option<String>,
+            secret_files: Vec<PathBuf>,
+            endpoints: BTreeMap<String, Endpoint>,
+            endpoint_header: Option<String>,
+            hosts: BTreeMap<String, AllowedHost>,
+            mode: Mode,
+            tls: Option<Tls>,
+            allow_plaintext: bool,
+            private_networks: Vec<String>,
+            accepted_statuses: Vec<u16>,
+            stopping_statuses: Vec<u16>,
+            retry_after_max_secs: u64,
+            concurrency: usize,
+            requests_max: usize,
+            message_bytes_max: usize,
+            connect_timeout_ms: u64,
+            request_timeout_ms: u64,
+        }
+
+        /// Adds the endpoint of a topic to `endpoints`.
+        #[must_use]
+        pub fn endpoint(mut self, topic: impl Into<String>, endpoint: Endpoint) -> Self {
+            self.endpoints.insert(topic.into(), endpoint);
+            self
+        }
+    }
+
+    impl Endpoint {
+        setters! {
+            secret_files: Vec<PathBuf>,
+        }
+    }
+
+    impl AllowedHost {
+        setters! {
+            secret_files: Vec<PathBuf>,
+        }
+    }
+}
+
 #[cfg(feature = "kafka")]
 mod kafka {
     use std::collections::BTreeMap;

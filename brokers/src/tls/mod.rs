@@ -1,6 +1,6 @@
 //! TLS for connections to a broker.
 
-#[cfg(any(feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
 
 use std::path::PathBuf;
