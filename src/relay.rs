@@ -69,7 +69,7 @@ pub struct RelayBuilder {
 pub enum BuildRelayError {
     /// No broker was given.
     #[error(
-        "the relay has no broker; call .kafka(..), .rabbitmq(..), .sqs(..) or .connector(..) before .build()"
+        "the relay has no broker; call .kafka(..), .rabbitmq(..), .sqs(..), .webhooks(..) or .connector(..) before .build()"
     )]
     NoBroker,
     /// The name cannot be used.
@@ -217,6 +217,17 @@ impl RelayBuilder {
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
         Ok(self.connector(brokers::sqs::Connector::new(config)?, limit))
+    }
+
+    /// Posts to HTTP endpoints; [`Config::new`](brokers::http::Config::new) takes a URL.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
+    #[cfg(feature = "webhooks")]
+    pub fn webhooks(self, config: &brokers::http::Config) -> Result<Self, brokers::InvalidSetting> {
+        let limit = config.size_limit();
+        Ok(self.connector(brokers::http::Connector::new(config)?, limit))
     }
 
     /// Publishes through any other connector, which takes messages up to `limit`.

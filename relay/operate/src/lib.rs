@@ -45,7 +45,7 @@
 //! | `error` | [`OperateError`]: the reason of a failure, and what to do next |
 
 #![cfg_attr(
-    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    not(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")),
     allow(unused, reason = "a service may give its relay a connector of its own, which nothing here checks")
 )]
 

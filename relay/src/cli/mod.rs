@@ -109,8 +109,8 @@ pub(crate) use output::Format;
 #[cfg(feature = "fuzzing")]
 pub(crate) use dead::edited_headers;
 
-/// Publishes every committed outbox row to Kafka, RabbitMQ or SQS, at least once and in order per
-/// key.
+/// Publishes every committed outbox row to Kafka, RabbitMQ, SQS or HTTP endpoints, at least once
+/// and in order per key.
 #[derive(Debug, Parser)]
 #[command(name = "relay", version, propagate_version = true, after_help = Exit::help(), disable_help_subcommand = true)]
 pub struct Cli {

@@ -203,6 +203,31 @@ fn what_is_wrong_is_shown_with_its_place() {
 }
 
 #[test]
+fn http_endpoints_are_read_and_a_wrong_one_is_named() {
+    let with = |section: &str| {
+        let sqs = r#"sqs = { region = "eu-central-1", queues = { "order.paid" = "paid.fifo" } }"#;
+        assert!(GOOD.contains(sqs));
+        GOOD.replace(sqs, section)
+    };
+    let (config, _) =
+        read_with(&with(r#"http = { url = "https://hooks.example.com/in" }"#), &[]).ok().unwrap();
+    let connector = config.pipelines[1].broker.connector().unwrap();
+    assert_eq!(message::Connector::destination(connector.as_ref()), "http https://hooks.example.com");
+    for (section, expected) in [
+        (
+            r#"http = { url = "https://u:s3cret@hooks.example.com" }"#,
+            "pipeline[1].http.url: contains credentials",
+        ),
+        (r#"http = { url = "http://hooks.example.com" }"#, "http.allow_plaintext = true"),
+        ("http = {}", "pipeline[1].http.url: missing"),
+    ] {
+        let report = shown(&read_with(&with(section), &[]).err().expect(section));
+        let flat = report.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(expected) && !report.contains("s3cret"), "{expected}: {report}");
+    }
+}
+
+#[test]
 fn a_limit_too_small_for_the_relay_is_refused_under_its_own_name() {
     let text =
         GOOD.replace("sqs = {", "rabbitmq = { url = \"amqp://localhost\", payload_bytes_max = 9 }\n#sqs = {");

@@ -242,6 +242,11 @@ fn broker_tls(broker: &Broker) -> Finding {
             let encrypted = config.endpoint_url.as_ref().is_none_or(|url| url.starts_with("https:"));
             (encrypted, encrypted, !config.allow_plaintext)
         }
+        #[cfg(feature = "http")]
+        Broker::Http(config) => {
+            let encrypted = config.is_encrypted();
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
         Broker::Given { .. } => return Finding::unknown("tls", "broker", NOT_KNOWN, ASK_THE_SERVICE),
     };
     let (measured, problem) = match (encrypted, verified) {
@@ -304,6 +309,12 @@ async fn broker(
             }
             Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
+        #[cfg(feature = "http")]
+        Broker::Http(config) => match brokers::http::inspect(config, topics).await {
+            // An endpoint keeps nothing that it could deliver again.
+            Ok(facts) => (super::http::check(&facts, config), Vec::new()),
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+        },
         Broker::Given { .. } => {
             let finding = Finding::unknown("connection", "broker", NOT_KNOWN, ASK_THE_SERVICE);
             (vec![finding], Vec::new())
@@ -342,7 +353,9 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
     Some(super::transactions::Known { topic, number: transaction.number })
 }
 
-/// Adds the findings that every broker's answer allows.
+/// Adds the findings that every broker's answer allows. HTTP endpoints are many and answer for
+/// themselves only.
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
     let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
     let mut checks = vec![Finding::pass("connection", "broker", "reachable")];

@@ -7,6 +7,10 @@ use super::report::{CheckState, Finding};
 use super::text::age;
 
 /// How long a place keeps messages.
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    allow(dead_code, reason = "HTTP endpoints keep nothing")
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Redelivers {
     /// At most this long after they were published.
@@ -22,6 +26,10 @@ pub(crate) enum Redelivers {
 }
 
 /// A place that can redeliver messages.
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    allow(dead_code, reason = "HTTP endpoints keep nothing")
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Horizon {
     /// The topic.

@@ -15,7 +15,7 @@
 //! | `relays` | the check for relays that no process runs |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
-//! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
+//! | `http`, `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
 //! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
 //! | `horizon` | how long a broker can redeliver, compared with what inboxes remember |
 //! | `schema` | the check of the schema's versions |
@@ -32,6 +32,8 @@ mod facts;
 mod gather;
 mod grants;
 mod horizon;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "postgres")]
