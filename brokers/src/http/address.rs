@@ -41,10 +41,6 @@ impl Target {
         &self.host
     }
 
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-
     pub(super) fn is_encrypted(&self) -> bool {
         self.uri.scheme() == Some(&http::uri::Scheme::HTTPS)
     }
@@ -106,12 +102,12 @@ mod tests {
     fn a_target_shows_neither_path_nor_query() {
         let target = target("https://Hooks.Example.com/services/T0/s3cret?token=s3cret#top");
         assert_eq!(
-            (target.name.as_str(), target.host(), target.port()),
+            (target.name.as_str(), target.host(), target.port),
             ("https://hooks.example.com", "hooks.example.com", 443)
         );
         assert_eq!(target.uri, "https://hooks.example.com/services/T0/s3cret?token=s3cret");
         let six = self::target("http://[::1]:8080");
-        assert_eq!((six.name.as_str(), six.host(), six.port()), ("http://[::1]:8080", "[::1]", 8080));
+        assert_eq!((six.name.as_str(), six.host(), six.port), ("http://[::1]:8080", "[::1]", 8080));
         for (url, problem) in [
             ("s3cret", "relative URL"),
             ("file:///s3cret", "has the scheme \"file\""),
