@@ -163,8 +163,9 @@ impl Config {
     /// Returns whether all requests are encrypted, without regard to the URLs that messages name.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
-        !self.urls().any(|(_, url)| url.starts_with("http:"))
-            && !(self.names_endpoints() && self.allow_plaintext)
+        let is_plain = self.urls().any(|(_, url)| url.starts_with("http:"));
+        let may_be_plain = self.names_endpoints() && self.allow_plaintext;
+        !(is_plain || may_be_plain)
     }
 
     /// Returns whether messages name endpoints.
