@@ -1,9 +1,9 @@
 //! Transactional outbox and inbox: effects that happen exactly once, end to end.
 //!
 //! A producer writes business rows and messages in one transaction. A relay publishes every
-//! committed message to Kafka, RabbitMQ or SQS, under a stable id. A consumer records that id in
-//! the transaction of its effect. So every effect happens once, despite crashes, retries, replays
-//! and redelivery.
+//! committed message to Kafka, RabbitMQ, SQS or HTTP endpoints, under a stable id. A consumer
+//! records that id in the transaction of its effect. So every effect happens once, despite
+//! crashes, retries, replays and redelivery.
 //!
 //! Begin with [`prelude`]. Everything else is in the crates below, which this one joins:
 //!
@@ -16,6 +16,8 @@
 //! | [`migrations`] | the tables, in versioned lines; [`migrate()`] brings them up to date | |
 //! | `keys`, `http` | idempotency keys, and the tower layer for them | the same names |
 //! | `kafka`, `rabbitmq`, `sqs`, `memory` | brokers | the same names |
+//! | `Tls`, `oauth` | TLS to a broker; access tokens for Kafka, also from a provider of the service | those of the brokers |
+//! | `webhooks` | HTTP endpoints as a destination, and what a receiver of their requests needs | `webhooks` |
 //! | `Relay`, `RelayHealth`, `Filter` | a relay inside a service, its health, and a filter for its messages | `relay` |
 //! | `RelayPage`, `PageOptions`, `Operator` | the page for operators of that relay, behind the service's own login | `page` |
 //! | `outbox_log` | the log that a relay reads: status, single entries, retention | `relay` |
@@ -47,15 +49,21 @@ pub use ::idempotency as keys;
 pub use ::idempotency::http;
 #[cfg(feature = "page")]
 pub use ::operate::{Operator, Role as OperatorRole};
-pub use ::outbox::{pool, pool_options};
+pub use ::outbox::{pool, pool_options, pool_with};
 #[cfg(feature = "relay")]
 pub use ::outbox_log;
 #[cfg(feature = "saga")]
 pub use ::saga;
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs", feature = "webhooks"))]
+pub use brokers::Tls;
+#[cfg(feature = "webhooks")]
+pub use brokers::http as webhooks;
 #[cfg(feature = "kafka")]
 pub use brokers::kafka;
 #[cfg(feature = "memory")]
 pub use brokers::memory;
+#[cfg(feature = "kafka")]
+pub use brokers::oauth;
 #[cfg(feature = "rabbitmq")]
 pub use brokers::rabbitmq;
 #[cfg(feature = "sqs")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::maintenance::{self, Maintenance};
 use engine::telemetry::History;
-use engine::{EngineOptions, Filter, InvalidSetting, Pipeline, Publishing};
+use engine::{AfterFault, EngineOptions, Filter, InvalidSetting, Pipeline, Publishing};
 use message::{Connector, SizeLimit, Source, Transactions};
 use outbox::Outbox;
 use outbox_log::Address;
@@ -69,7 +69,7 @@ pub struct RelayBuilder {
 pub enum BuildRelayError {
     /// No broker was given.
     #[error(
-        "the relay has no broker; call .kafka(..), .rabbitmq(..), .sqs(..) or .connector(..) before .build()"
+        "the relay has no broker; call .kafka(..), .rabbitmq(..), .sqs(..), .webhooks(..) or .connector(..) before .build()"
     )]
     NoBroker,
     /// The name cannot be used.
@@ -119,7 +119,9 @@ impl Relay {
 
     /// Runs until `shutdown` completes. Then it stops reading, waits at most 20 s for outstanding
     /// confirmations, stores its cursor and releases the lease. It waits without limit while
-    /// database or broker are unavailable, or a table is missing.
+    /// database or broker are unavailable, or a table is missing. A bug that ends a part of it,
+    /// such as a panic, is logged, and the relay begins again after 1 s to a minute:
+    /// [`RelayHealth::is_healthy`] tells when this recurs.
     ///
     /// Dropping the future loses nothing, but the next process must wait until the lease expires
     /// (15 s).
@@ -130,15 +132,16 @@ impl Relay {
         if let Some(outbox) = self.maintenance {
             maintaining.spawn(outbox.keep_running(stop.clone()));
         }
-        let pipeline = self.pipeline.run(stop.clone());
+        let pipeline = self.pipeline.keep_running(stop.clone(), AfterFault::Restart);
         tokio::pin!(pipeline);
-        tokio::select! {
-            () = &mut pipeline => {}
+        // The log and the health have reported every fault.
+        let _ended = tokio::select! {
+            ended = &mut pipeline => ended,
             () = shutdown => {
                 stop.cancel();
-                pipeline.await;
+                pipeline.await
             }
-        }
+        };
         stop.cancel();
         // A pass in progress ends and reports what it did; one that hangs is abandoned.
         let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintaining.join_all()).await;
@@ -217,6 +220,17 @@ impl RelayBuilder {
     pub fn sqs(self, config: &brokers::sqs::Config) -> Result<Self, brokers::InvalidSetting> {
         let limit = config.size_limit();
         Ok(self.connector(brokers::sqs::Connector::new(config)?, limit))
+    }
+
+    /// Posts to HTTP endpoints; [`Config::new`](brokers::http::Config::new) takes a URL.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`](brokers::InvalidSetting) names the setting, its value and the accepted
+    /// values.
+    #[cfg(feature = "webhooks")]
+    pub fn webhooks(self, config: &brokers::http::Config) -> Result<Self, brokers::InvalidSetting> {
+        let limit = config.size_limit();
+        Ok(self.connector(brokers::http::Connector::new(config)?, limit))
     }
 
     /// Publishes through any other connector, which takes messages up to `limit`.

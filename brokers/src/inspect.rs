@@ -58,7 +58,7 @@ impl InspectError {
     }
 
     /// Returns an error that an operator has to fix.
-    #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+    #[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn operator(reason: impl Into<String>) -> Self {
         Self { fault: Fault::Operator, reason: reason.into() }
     }

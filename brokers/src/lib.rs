@@ -1,9 +1,11 @@
-//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory: one feature and one folder for
-//! each. `kafka` alone has neither TLS nor SCRAM; these need OpenSSL and come with `kafka-tls`.
+//! Publishers and subscriptions for Kafka, RabbitMQ, SQS and memory, and a publisher for HTTP
+//! endpoints: one feature and one folder for each. `kafka` alone has neither TLS nor SCRAM nor
+//! tokens; these need OpenSSL and come with `kafka-tls`.
 //!
 //! Every broker's folder has these files, so that a change goes to the same place in each. `memory`
-//! has only what it needs: no settings, no form on the wire, and no faults to classify. Further
-//! files serve the publisher or the subscription, and say so in their first line:
+//! has only what it needs: no settings, no form on the wire, and no faults to classify. `http` has
+//! no subscription and nothing to create. Further files serve the publisher or the subscription,
+//! and say so in their first line:
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -17,6 +19,8 @@
 //! | `inspect.rs` | a broker's answers about its topics and queues, for `relay doctor`; read-only |
 //! | `admin.rs` | creates topics and queues for tests, examples and the demo |
 
+#[cfg(any(feature = "http", feature = "sqs"))]
+mod causes;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod evidence;
 /// Open to the fuzz targets.
@@ -26,23 +30,29 @@ pub mod fuzzing;
 mod inspect;
 #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
 mod lag;
-#[cfg(any(feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
-#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod plaintext;
 mod secret;
 mod setters;
 mod settings;
-#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod structured;
 mod tls;
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod unreachable;
+#[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod vectors;
 
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "kafka")]
+pub mod oauth;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "sqs")]

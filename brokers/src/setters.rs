@@ -46,6 +46,76 @@ mod tls {
     }
 }
 
+#[cfg(feature = "http")]
+mod http {
+    use std::collections::BTreeMap;
+    use std::path::PathBuf;
+
+    use crate::Tls;
+    use crate::http::{AllowedHost, Config, Endpoint, Mode};
+
+    impl Config {
+        setters! {
+            url: Option<String>,
+            secret_files: Vec<PathBuf>,
+            endpoints: BTreeMap<String, Endpoint>,
+            endpoint_header: Option<String>,
+            hosts: BTreeMap<String, AllowedHost>,
+            mode: Mode,
+            tls: Option<Tls>,
+            allow_plaintext: bool,
+            private_networks: Vec<String>,
+            accepted_statuses: Vec<u16>,
+            stopping_statuses: Vec<u16>,
+            retry_after_max_secs: u64,
+            concurrency: usize,
+            requests_max: usize,
+            message_bytes_max: usize,
+            connect_timeout_ms: u64,
+            request_timeout_ms: u64,
+        }
+
+        /// Adds the endpoint of a topic to `endpoints`.
+        #[must_use]
+        pub fn endpoint(mut self, topic: impl Into<String>, endpoint: Endpoint) -> Self {
+            self.endpoints.insert(topic.into(), endpoint);
+            self
+        }
+    }
+
+    impl Endpoint {
+        setters! {
+            secret_files: Vec<PathBuf>,
+        }
+    }
+
+    impl AllowedHost {
+        setters! {
+            secret_files: Vec<PathBuf>,
+        }
+    }
+}
+
+#[cfg(feature = "kafka")]
+mod oauth {
+    use std::path::PathBuf;
+
+    use secrecy::SecretString;
+
+    use crate::oauth::OAuth;
+
+    impl OAuth {
+        setters! {
+            client_secret: Option<SecretString>,
+            client_secret_file: Option<PathBuf>,
+            scope: Option<String>,
+            audience: Option<String>,
+            ca_file: Option<PathBuf>,
+            timeout_ms: u64,
+        }
+    }
+}
+
 #[cfg(feature = "kafka")]
 mod kafka {
     use std::collections::BTreeMap;
@@ -54,7 +124,7 @@ mod kafka {
     use secrecy::SecretString;
 
     use crate::Tls;
-    use crate::kafka::{Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
+    use crate::kafka::{Aws, Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
 
     impl Config {
         setters! {
@@ -85,6 +155,21 @@ mod kafka {
             mechanism: Mechanism,
             password: Option<SecretString>,
             password_file: Option<PathBuf>,
+            extensions: BTreeMap<String, String>,
+        }
+
+        /// Adds a SASL extension to `extensions`.
+        #[must_use]
+        pub fn extension(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+            self.extensions.insert(name.into(), value.into());
+            self
+        }
+    }
+
+    impl Aws {
+        setters! {
+            region: Option<String>,
+            profile: Option<String>,
         }
     }
 

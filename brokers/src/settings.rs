@@ -23,7 +23,7 @@ impl InvalidSetting {
     }
 
     /// Checks that the number in `<section>.<setting>` lies within its bounds.
-    #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+    #[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
     pub(crate) fn unless_within<T: PartialOrd + std::fmt::Display>(
         section: &str,
         setting: &str,

@@ -8,15 +8,19 @@ use std::marker::PhantomData;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use message::cloudevents::{Envelope, is_attribute};
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
-use message::{Malformed, Message};
+use message::Malformed;
+use message::Message;
+use message::cloudevents::{Envelope, is_attribute};
+#[cfg(any(feature = "http", feature = "sqs"))]
+use message::cloudevents::{attributes, trace_headers};
 use message::{WIRE_HEADERS_MAX, WireHeaders};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The attribute that carries free headers in events that this toolkit writes.
+/// The attribute that carries free headers in events that this toolkit writes: a JSON object as
+/// text.
 pub(crate) const HEADERS: &str = "headers";
 
 /// The attribute that every event has, and no other object in a body.
@@ -24,8 +28,74 @@ const VERSION: &str = "specversion";
 
 /// The media type of a single event. A batch, `application/cloudevents-batch+json`, does not count
 /// as one.
-#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq"))]
 const MEDIA_TYPE: &str = "application/cloudevents+json";
+
+/// Writes a message as an event. `headers` are its free headers, `extensions` further attributes.
+/// The text has only characters of XML 1.0, which are all that SQS accepts.
+///
+/// # Errors
+/// A part cannot be written as JSON.
+#[cfg(any(feature = "http", feature = "sqs"))]
+pub(crate) fn write<'a>(
+    message: &Message,
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+    extensions: &[(&str, &str)],
+) -> Result<String, serde_json::Error> {
+    let mut members: Vec<(&str, String)> = Vec::with_capacity(14);
+    for (name, value) in attributes(message) {
+        members.push((name, quoted(&value)?));
+    }
+    members.push(("datacontenttype", quoted(message.content_type.as_str())?));
+    for (name, value) in trace_headers(message).chain(extensions.iter().copied()) {
+        members.push((name, quoted(value)?));
+    }
+    if let Some(headers) = headers_text(headers)? {
+        members.push((HEADERS, quoted(&headers)?));
+    }
+    match embeddable(message) {
+        Some(json) => members.push(("data", json.to_owned())),
+        None => members.push(("data_base64", quoted(&STANDARD.encode(&message.payload))?)),
+    }
+    let members: Vec<String> = members.iter().map(|(name, json)| format!("\"{name}\":{json}")).collect();
+    Ok(format!("{{{}}}", members.join(",")))
+}
+
+/// Returns the value of the attribute [`HEADERS`], a JSON object; `None` without headers.
+///
+/// # Errors
+/// They cannot be written as JSON.
+#[cfg(any(feature = "http", feature = "sqs"))]
+pub(crate) fn headers_text<'a>(
+    headers: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Option<String>, serde_json::Error> {
+    let headers: BTreeMap<&str, &str> = headers.collect();
+    if headers.is_empty() { Ok(None) } else { serde_json::to_string(&headers).map(Some) }
+}
+
+/// Returns a JSON string without characters that XML does not have. JSON itself escapes the others.
+#[cfg(any(feature = "http", feature = "sqs"))]
+fn quoted(text: &str) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string(text)?.replace('\u{FFFE}', "\\ufffe").replace('\u{FFFF}', "\\uffff"))
+}
+
+/// Returns the payload's own text, if it is JSON that comes back byte for byte: no white space
+/// around it (a parser would drop it), and only characters of XML.
+#[cfg(any(feature = "http", feature = "sqs"))]
+fn embeddable(message: &Message) -> Option<&str> {
+    if !message.content_type.is_json() {
+        return None;
+    }
+    let text = std::str::from_utf8(&message.payload).ok()?;
+    let value: &RawValue = serde_json::from_str(text).ok()?;
+    (value.get().len() == text.len() && text.chars().all(is_xml)).then_some(text)
+}
+
+/// Returns whether this is a character of XML 1.0 (W3C XML 1.0, section 2.2).
+#[cfg(any(feature = "http", feature = "sqs"))]
+pub(crate) fn is_xml(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
+}
 
 /// The members of a JSON object. Beyond [`WIRE_HEADERS_MAX`] they are counted, but not kept.
 #[derive(Debug)]
@@ -122,6 +192,12 @@ impl<'a> Event<'a> {
         Ok(())
     }
 
+    /// Returns an attribute, if it is plain text.
+    #[cfg(feature = "http")]
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        self.0.kept.get(name).and_then(|value| plain_text(value))
+    }
+
     fn payload(&self, envelope: &mut Envelope) -> Result<Bytes, String> {
         if let Some(encoded) = self.0.kept.get("data_base64") {
             let text: String = serde_json::from_str(encoded.get())
@@ -162,11 +238,19 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Reads the `headers` attribute of our own events. An attribute of this name from another producer
-/// is an ordinary header.
+/// Reads the `headers` attribute of our own events.
 fn read_headers(envelope: &mut Envelope, value: &RawValue) -> Result<(), String> {
     let text: String = serde_json::from_str(value.get())
         .map_err(|error| format!("the CloudEvents attribute headers is not a string: {error}"))?;
+    read_headers_text(envelope, text)
+}
+
+/// Reads the text of the attribute [`HEADERS`]. An attribute of this name from another producer is
+/// an ordinary header.
+///
+/// # Errors
+/// There are more headers than a delivery may have.
+pub(crate) fn read_headers_text(envelope: &mut Envelope, text: String) -> Result<(), String> {
     match serde_json::from_str::<Members<String>>(&text) {
         Ok(headers) => {
             headers.check()?;
@@ -187,6 +271,12 @@ fn plain_text(value: &RawValue) -> Option<String> {
     }
 }
 
+/// Returns whether a content type is that of a single event.
+#[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq"))]
+pub(crate) fn is_event(content_type: &str) -> bool {
+    content_type.split(';').next().is_some_and(|text| text.trim().eq_ignore_ascii_case(MEDIA_TYPE))
+}
+
 /// Opens an envelope in binary or structured mode. The body is the event if the content type
 /// declares it and no header has an id. With an id in the headers, the payload merely happens to be
 /// an event.
@@ -201,9 +291,9 @@ pub(crate) fn open(
     broker: &str,
     content_type: Option<&str>,
 ) -> Result<Message, Box<Malformed>> {
-    let media_type = envelope.content_type.as_deref().and_then(|text| text.split(';').next());
-    let is_event = media_type.is_some_and(|text| text.trim().eq_ignore_ascii_case(MEDIA_TYPE));
-    if !is_event || envelope.attributes.iter().any(|(name, _)| name == "id") {
+    if !envelope.content_type.as_deref().is_some_and(is_event)
+        || envelope.attributes.iter().any(|(name, _)| name == "id")
+    {
         return envelope.open();
     }
     let (whole, body) = (envelope.clone(), envelope.payload.clone());

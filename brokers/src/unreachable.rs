@@ -3,15 +3,20 @@
 /// Returns the remedy, chosen by the wording of the client library, which has no error codes for
 /// these cases. `setting` names the address.
 pub(crate) fn advice(because: &str, setting: &str) -> String {
+    advice_about("broker", because, setting)
+}
+
+/// Returns the remedy for a server of this kind.
+pub(crate) fn advice_about(server: &str, because: &str, setting: &str) -> String {
     let because = because.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| because.contains(word));
     if says(&["refused"]) {
-        return format!("nothing listens there: start the broker, or correct host and port in {setting}");
+        return format!("nothing listens there: start the {server}, or correct host and port in {setting}");
     }
     if says(&["resolve", "lookup", "name or service", "dns"]) {
         return format!("correct the host in {setting}, or the name service of this machine");
     }
-    format!("check the broker, {setting}, and the network in between")
+    format!("check the {server}, {setting}, and the network in between")
 }
 
 #[cfg(test)]

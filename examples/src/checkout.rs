@@ -30,7 +30,7 @@ pub const TABLES: &str = "
 pub struct PlaceOrder {
     /// The order.
     pub order: i64,
-    /// The item, of which one is sold.
+    /// The item, one of which is sold.
     pub item: String,
     /// Its price.
     pub cents: i64,

@@ -147,8 +147,7 @@ impl<DB: KeyStore> Claim<DB> {
     }
 }
 
-/// Interprets an ending by the same holder as this one: an earlier try of it, whose answer was
-/// lost.
+/// Treats an ending by the same holder as success: it is an earlier try, whose answer was lost.
 fn decide_end(found: Option<Record>, holder: Uuid) -> Result<OffsetDateTime, CompleteError> {
     match found {
         Some(Record {

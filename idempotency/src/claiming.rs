@@ -1,4 +1,4 @@
-//! Claims keys: on lease, or in a transaction.
+//! Claims keys: with a lease, or in a transaction.
 
 use message::crash_points::reached;
 use message::token::Drift;
@@ -166,7 +166,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
 }
 
 fn refused(id: &KeyId, drift: Drift) -> ClaimError {
-    tracing::info!(key = %id, %drift, "an idempotency key was refused by its time");
+    tracing::info!(key = %id, %drift, "an idempotency key was refused because of its time");
     telemetry::claimed(id.operation(), drift.as_str());
     ClaimError::Drift(drift)
 }

@@ -45,9 +45,9 @@ pub struct KeyOptions {
     /// [`IdempotencyKeys::maintain`](crate::IdempotencyKeys::maintain).
     pub maintain_every: Duration,
     /// How long a call to the database may take: 1 s to 1 h, 30 s by default. Then the connection
-    /// is dropped, and the caller gets an error: over HTTP 503. Where a transaction begins, waiting
-    /// for the connection and waiting for BEGIN have this limit each. It does not apply to the
-    /// caller's own statements.
+    /// is dropped, and the caller gets an error: over HTTP 503. Where a transaction begins, the
+    /// limit applies separately to waiting for the connection and to BEGIN. It does not apply to
+    /// the caller's own statements.
     pub call_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The row of a key, its states, and what operators see and decide of it.
+//! The row of a key, its states, what operators see of it, and what they decide about it.
 
 use std::fmt;
 

@@ -56,7 +56,8 @@ impl Day {
 
     /// Returns the days from this one to `last`, both included.
     pub fn through(self, last: Self) -> impl Iterator<Item = Self> {
-        std::iter::successors(Some(self), |day| Some(day.next())).take_while(move |day| *day <= last)
+        std::iter::successors(Some(self), |day| day.0.next_day().map(Self))
+            .take_while(move |day| *day <= last)
     }
 
     /// Returns the suffix of the day's partition: `20260301`.
@@ -139,5 +140,7 @@ mod tests {
         let days: Vec<_> = first.through(Day::of(datetime!(2026-03-01 0:00 UTC))).map(Day::suffix).collect();
         assert_eq!(days, ["20260227", "20260228", "20260301"]);
         assert_eq!(first.next().through(first).count(), 0);
+        let last = Day(Date::MAX);
+        assert_eq!(last.through(last).take(3).count(), 1, "no day follows");
     }
 }

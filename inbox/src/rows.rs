@@ -241,7 +241,8 @@ pub(crate) fn activity<DB: Backend>(row: &Row<DB>) -> Result<ActivityRow> {
 
 pub(crate) fn counts<DB: Backend>(row: &Row<DB>) -> Result<ConsumerCounts> {
     let counts = Counts { applied: row.get("applied")?, duplicates: row.get("duplicates")? };
-    Ok(ConsumerCounts { consumer: row.get("consumer")?, counts })
+    let last_applied_at = row.get("last_applied")?;
+    Ok(ConsumerCounts { consumer: row.get("consumer")?, counts, last_applied_at })
 }
 
 pub(crate) fn remembered<DB: Backend>(row: &Row<DB>) -> Result<Remembered> {

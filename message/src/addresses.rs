@@ -37,23 +37,40 @@ pub async fn first_to_answer<T, F: Future<Output = io::Result<T>>>(
     addresses: &[SocketAddr],
     connect: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T> {
-    let mut waiting = addresses.iter();
+    let answered = first_to_fit(addresses.iter().copied(), NEXT_AFTER, connect).await;
+    answered.map_err(|mut errors| {
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+        errors.pop().unwrap_or_else(none)
+    })
+}
+
+/// Returns the first success among attempts, which begin in the order of `places`: the next one as
+/// soon as one fails, and `next_after` after one began without an answer. They run in parallel; the
+/// others are dropped after a success. Has no time limit.
+///
+/// # Errors
+/// All errors, in the order in which the attempts failed. Cancel-safe if `attempt` is.
+pub async fn first_to_fit<P, T, E, F: Future<Output = Result<T, E>>>(
+    mut places: impl ExactSizeIterator<Item = P>,
+    next_after: Duration,
+    attempt: impl Fn(P) -> F,
+) -> Result<T, Vec<E>> {
     let mut open = Vec::new();
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    let mut failed = Vec::new();
     loop {
-        match waiting.next() {
-            Some(address) => open.push(Box::pin(connect(*address))),
+        match places.next() {
+            Some(place) => open.push(Box::pin(attempt(place))),
             None if open.is_empty() => return Err(failed),
             None => {}
         }
         let answer = first_of(&mut open);
-        let answer = match waiting.len() {
+        let answer = match places.len() {
             0 => Some(answer.await),
-            _ => tokio::time::timeout(NEXT_AFTER, answer).await.ok(),
+            _ => tokio::time::timeout(next_after, answer).await.ok(),
         };
         match answer {
-            Some(Ok(connected)) => return Ok(connected),
-            Some(Err(error)) => failed = error,
+            Some(Ok(fit)) => return Ok(fit),
+            Some(Err(error)) => failed.push(error),
             None => {}
         }
     }

@@ -16,6 +16,7 @@
 //! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
 //! | [`canonical_json`] | one text for every way of writing the same JSON |
 //! | [`addresses`] | connects to a host that has several addresses |
+//! | [`host_list`] | reads URLs that name several hosts |
 //! | [`loopback`] | recognises addresses of this machine |
 //! | `backoff` | [`Backoff`]: delays between retries; pauses with jitter |
 //! | `chunk`, `splitter` | [`Chunk`] and [`Splitter`]: messages that are larger than their destination accepts |
@@ -30,7 +31,7 @@
 //! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
 //! | [`units`] | durations and sizes as people read them |
-//! | `spans` | moves times without leaving their range |
+//! | `spans` | moves times without leaving their range, and limits that can be added to them |
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
 //! | `proof` | [`Committed`]: the proof that an acknowledgement requires |
@@ -49,6 +50,7 @@ mod fault;
 mod fingerprint;
 mod foreign;
 mod header;
+pub mod host_list;
 mod id;
 mod limits;
 pub mod loopback;
@@ -70,6 +72,8 @@ pub mod token;
 mod trace;
 mod transactions;
 pub mod units;
+#[cfg(test)]
+mod vectors;
 mod wire_headers;
 
 pub use backoff::{Backoff, jittered};
@@ -95,7 +99,7 @@ pub use runtime::Runtime;
 pub use runtime::Simulated;
 pub use shield::{ToItsEnd, shield};
 #[doc(hidden)]
-pub use spans::{ahead, back};
+pub use spans::{ahead, back, finite};
 pub use splitter::{PayloadEncoding, Splitter};
 pub use steady_clock::SteadyClock;
 pub use subscription::{

@@ -22,7 +22,7 @@ pub struct Oversize {
     pub id: crate::MessageId,
     /// Its topic.
     pub topic: crate::Topic,
-    /// The part of it that is too large.
+    /// The part of the message that is too large.
     pub part: OversizePart,
     /// The size of this part in bytes.
     pub bytes: usize,
@@ -37,8 +37,8 @@ pub struct Oversize {
 pub enum OversizePart {
     /// All of it.
     Message,
-    /// Its headers and envelope, of a message that would leave in chunks: every chunk repeats them,
-    /// and they may take half of one.
+    /// Its headers and envelope, for a message that would be sent in chunks: every chunk repeats
+    /// them, and they may take up half of a chunk.
     Envelope,
 }
 
@@ -72,6 +72,9 @@ impl SizeLimit {
     pub const RABBITMQ: Self = Self { destination: "RabbitMQ", message_bytes_max: 16 << 20 };
     /// SQS: 1 MiB, body and attributes together (SQS quotas, August 2025).
     pub const SQS: Self = Self { destination: "SQS", message_bytes_max: 1 << 20 };
+    /// HTTP: the protocol has no limit, but receivers and proxies do. 1 MiB, the default of nginx
+    /// (`client_max_body_size`), headers included.
+    pub const HTTP: Self = Self { destination: "HTTP", message_bytes_max: 1 << 20 };
     /// The largest message that every supported destination accepts. SQS carries a payload that is
     /// not JSON as base64, which is a third longer, so it accepts about 780,000 bytes of such a
     /// payload.

@@ -10,8 +10,8 @@ use crate::fingerprint::Fingerprint;
 use crate::limits::{Oversize, OversizePart, SizeLimit};
 use crate::message::{CHUNK_BYTES, Message};
 
-/// The part of a chunk that its envelope may take: one in this number. Each chunk repeats the
-/// envelope, so all chunks of a message have at most about twice the bytes of its payload.
+/// Divisor of the share of a chunk that its envelope may take. Each chunk repeats the envelope, so
+/// all chunks of a message have at most about twice the bytes of its payload.
 const ENVELOPE_SHARE: usize = 2;
 
 /// The encoding of payloads at a destination.

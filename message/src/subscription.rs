@@ -110,8 +110,8 @@ impl Delivery {
 }
 
 impl Malformed {
-    /// Marks a delivery of which headers were left out, with a property of this name that says how
-    /// many.
+    /// Records that headers of this delivery were left out: adds a property with this name, which
+    /// says how many.
     #[must_use]
     pub fn cut(mut self, name: &str, cut: &HeadersCut) -> Self {
         self.is_cut = true;

@@ -14,10 +14,10 @@ pub const WIRE_HEADERS_MAX: usize = 4_000;
 /// accepted headers take. A delivery with more is malformed.
 pub const WIRE_HEADER_BYTES_MAX: usize = 16 << 20;
 
-/// The number of headers that are kept of a delivery with too many.
+/// The number of headers that are kept from a delivery with too many.
 const KEPT_MAX: usize = 1_000;
 
-/// The bytes of headers that are kept of a delivery with too many.
+/// The bytes of headers that are kept from a delivery with too many.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum characters of a name in a text.
@@ -33,7 +33,7 @@ pub struct WireHeaders {
 }
 
 /// The bounds of a delivery's headers are exceeded, or its headers cannot be read. Decides which of
-/// them are kept as evidence: in their order those that fit, at most 1,000 with 1 MiB.
+/// them are kept as evidence: the first ones that fit, at most 1,000 with 1 MiB.
 #[derive(Debug, Clone)]
 pub struct HeadersCut {
     problem: String,

@@ -17,7 +17,7 @@ use crate::sql::Statement;
 use crate::status::Applied;
 
 /// The names of the values of `PRAGMA synchronous`. From FULL on, a commit is on disk when it
-/// returns. With NORMAL, a frequent choice beside a write-ahead log, a power loss may take back the
+/// returns. With NORMAL, a frequent choice beside a write-ahead log, a power loss may undo the
 /// latest commits.
 const SYNCHRONOUS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;

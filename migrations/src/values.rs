@@ -96,7 +96,7 @@ impl<A> Prepared<A> {
 /// How one database takes values and returns rows.
 #[doc(hidden)]
 pub trait Values: Database {
-    /// Adds a value to those of a statement.
+    /// Adds a value to the arguments of a statement.
     fn add_value(arguments: &mut Self::Arguments, value: Value<'_>) -> std::result::Result<(), BoxDynError>;
 
     /// Runs a statement; returns how many rows it changed.

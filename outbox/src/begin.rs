@@ -2,9 +2,10 @@
 //! BEGIN: a rule of `xtask/tests/tidy.rs` refuses others.
 //!
 //! A `begin` of sqlx that is dropped before its answer leaves the session inside the transaction,
-//! while sqlx believes that it is outside. The pool hands it on, and what its next user writes by
-//! itself is confirmed but not committed. A time limit drops a call as a caller does that goes
-//! away. So limits are outside and the shield is inside: [`begin_on`] may be dropped at any point.
+//! while sqlx believes that it is outside. The pool hands the session to its next user, whose
+//! writes are then confirmed but not committed. A time limit drops a call in the same way as a
+//! caller that goes away. So limits are outside and the shield is inside: [`begin_on`] may be
+//! dropped at any point.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -81,7 +82,8 @@ fn close(call: impl Future) {
             drop(call);
         }
         Err(error) => {
-            // Handed on, it could lose what its next user writes; kept, it is missing in its pool.
+            // Handed to another user, it could lose that user's writes; kept, it is missing in its
+            // pool.
             tracing::error!(%error, "a connection that does not answer could not be closed");
             std::mem::forget(call);
         }
@@ -115,7 +117,7 @@ mod tests {
         assert_eq!((pool.size(), pool.num_idle()), (0, 0), "it is closed, not handed on");
     }
 
-    /// Goal: a caller that waits is never given up. Oracle: the answer after many times the limit.
+    /// Goal: a waiting caller is never abandoned. Oracle: the answer after many times the limit.
     #[tokio::test]
     async fn a_caller_that_waits_gets_a_late_answer() {
         let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.unwrap();

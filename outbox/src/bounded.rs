@@ -1,4 +1,4 @@
-//! Bounds calls to the database. A host that is down answers nothing, and its connections do not
+//! Bounds calls to the database. A host that is down does not answer, and its connections do not
 //! notice while they have nothing to send.
 //!
 //! A connection that did not answer in time is dropped. The pool closes it if it does not answer
@@ -84,9 +84,10 @@ impl<DB: Backend> Bounded<DB> {
         self.call(acquired).await
     }
 
-    /// Begins a transaction on a connection of the pool. `begin` sends the statement. Waiting for
-    /// the connection and waiting for the answer have the limit each: a caller that has waited long
-    /// in an exhausted pool still has time for its BEGIN. Cancel-safe, as [`begin_on`] is.
+    /// Begins a transaction on a connection of the pool. `begin` sends the statement. The limit
+    /// applies separately to waiting for the connection and to waiting for the answer: a caller
+    /// that has waited long in an exhausted pool still has time for its BEGIN. Cancel-safe, as
+    /// [`begin_on`] is.
     ///
     /// # Errors
     /// As for [`call`](Self::call); no transaction is open.

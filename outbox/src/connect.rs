@@ -14,6 +14,8 @@ pub use crate::failure::SHARED_SESSIONS;
 #[cfg(feature = "postgres")]
 pub use crate::postgres::answering::{answering, needs_name};
 #[cfg(feature = "postgres")]
+pub use crate::postgres::hosts::{Hosts, NoPrimary, Passed, Primary, Unfit, place};
+#[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
 pub use crate::postgres::session::{connect_own, set_own_defaults};
@@ -56,12 +58,12 @@ pub enum InvalidUrl {
         /// The deviation from the form, without any part of the URL.
         problem: &'static str,
     },
-    /// The URL names several servers.
-    #[error(
-        "the URL names several hosts; name one that always leads to the primary: a proxy, a virtual address or the \
-         writer's DNS name"
-    )]
-    Hosts,
+    /// A list of hosts cannot be used.
+    #[error("the hosts of the URL cannot be used: {problem}")]
+    Hosts {
+        /// The problem, without any part of the URL.
+        problem: String,
+    },
     /// A parameter that cannot be honoured. The error omits its value, which may be a secret.
     #[error("the URL has a parameter {name} that is not supported; {remedy}")]
     Parameter {

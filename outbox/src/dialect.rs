@@ -12,6 +12,7 @@ use crate::connect::InvalidUrl;
 use crate::identity::Stored;
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
+use crate::pool_error::PoolError;
 use crate::transaction::UnknownCommit;
 
 /// A database with an outbox. Sealed through [`Backend`]: implemented for `sqlx::Postgres` and
@@ -91,14 +92,13 @@ pub trait Dialect: Backend {
         allow_plaintext: bool,
     ) -> Result<<Self::Connection as sqlx::Connection>::Options, InvalidUrl>;
 
-    /// Opens a pool with [`Dialect::pool_options`].
+    /// Opens a pool with [`Dialect::pool_options`], which `adjust` may change.
     #[doc(hidden)]
     fn open_pool(
-        options: <Self::Connection as sqlx::Connection>::Options,
+        url: &str,
         idle_in_transaction_max: Duration,
-    ) -> impl Future<Output = Result<Pool<Self>, sqlx::Error>> + Send {
-        Self::pool_options(idle_in_transaction_max).connect_with(options)
-    }
+        adjust: impl FnOnce(PoolOptions<Self>) -> PoolOptions<Self> + Send,
+    ) -> impl Future<Output = Result<Pool<Self>, PoolError>> + Send;
 
     /// Returns pool options that keep an open transaction from reaching the next user of a
     /// connection.

@@ -42,7 +42,7 @@ impl DriftGuard {
         *self.lock() = Some((Instant::now(), now));
         let Some(drift) = self.first_drift(supplied, now) else { return Ok(()) };
         telemetry::id_refused(&drift);
-        tracing::warn!(%drift, "a message id was refused by its time");
+        tracing::warn!(%drift, "a message id was refused because of its time");
         Err(EnqueueError::Drift(Box::new(drift)))
     }
 

@@ -94,7 +94,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Returns the same of a message that is not stored yet.
+    /// Returns the same for a message that is not stored yet.
     pub(crate) fn of(message: &Message) -> Self {
         let headers = message.headers.iter().map(|(name, value)| (name.to_owned(), digest(name, value)));
         Self {

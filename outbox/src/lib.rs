@@ -13,7 +13,8 @@
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
 //! | `wake` | [`CommitNotify`]: wakes a relay in the same process after a commit |
-//! | `pool` | [`pool()`]: connection pools that are safe for transactions |
+//! | `pool` | [`pool()`], [`pool_with`]: connection pools that are safe for transactions |
+//! | `pool_error` | [`PoolError`] |
 //! | [`connect`] | turns a URL into connection options |
 //! | `audit` | [`Signature`], [`AuditLine`]: who decided what, and why |
 //! | `store_error` | [`StoreError`]: a failed operation of an inbox, of idempotency keys or of sagas |
@@ -44,6 +45,7 @@ mod into_message;
 mod new_message;
 pub mod nodes;
 mod pool;
+mod pool_error;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod producer;
@@ -72,7 +74,8 @@ pub use into_message::IntoMessage;
 pub use new_message::{InvalidMessage, NewMessage};
 #[doc(hidden)]
 pub use pool::own_pool_options;
-pub use pool::{PoolError, pool, pool_options};
+pub use pool::{pool, pool_options, pool_with};
+pub use pool_error::PoolError;
 pub use producer::{Enqueued, OnDuplicate, Outbox, OutboxBuilder};
 pub use remedy::Remedy;
 pub use store_error::StoreError;

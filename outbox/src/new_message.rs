@@ -142,10 +142,10 @@ impl NewMessage {
     /// must accept its time ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
     /// Default: a fresh id.
     ///
-    /// An outbox takes one message under an id. The same message again is a
-    /// [duplicate](crate::Enqueued::Duplicate); one with another kind, content type, payload, topic,
-    /// key or header is [`EnqueueError::IdReused`](crate::EnqueueError::IdReused). So derive the id
-    /// from everything that distinguishes the message, such as topic and tenant.
+    /// An outbox accepts one message per id. The same message again is a
+    /// [duplicate](crate::Enqueued::Duplicate); one with another kind, content type, payload,
+    /// topic, key or header is [`EnqueueError::IdReused`](crate::EnqueueError::IdReused). So derive
+    /// the id from everything that distinguishes the message, such as topic and tenant.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self

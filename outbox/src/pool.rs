@@ -1,29 +1,16 @@
 //! Connection pools that are safe for transactions.
 
-use std::error::Error;
 use std::time::Duration;
 
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 
-use crate::connect::InvalidUrl;
 use crate::dialect::Dialect;
+use crate::pool_error::PoolError;
 
 /// How long a session may be idle inside a transaction before PostgreSQL ends it. A producer that
 /// hangs must not hold row locks forever.
 const IDLE_IN_TRANSACTION_MAX: Duration = Duration::from_secs(60);
-
-/// Why a pool could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PoolError {
-    /// The URL cannot be used.
-    #[error(transparent)]
-    Url(#[from] InvalidUrl),
-    /// The first connection failed.
-    #[error("the database is not available")]
-    Connect(#[source] Box<dyn Error + Send + Sync>),
-}
 
 /// Returns pool options that keep an open transaction from reaching the next user of a connection.
 /// A transaction that a cancelled call left open is rolled back on return to the pool, and
@@ -42,11 +29,32 @@ pub fn own_pool_options<DB: Dialect>() -> PoolOptions<DB> {
 }
 
 /// Opens a pool with [`pool_options`]. Honours `sslmode` in the URL. Without it, a PostgreSQL
-/// server on another machine must prove its identity.
+/// server on another machine must prove its identity. See [`pool_with`] for URLs with several
+/// hosts.
 ///
 /// # Errors
 /// [`PoolError`]. Cancel-safe.
 pub async fn pool<DB: Dialect>(url: &str) -> Result<Pool<DB>, PoolError> {
-    let options = DB::options(url, false)?;
-    DB::open_pool(options, IDLE_IN_TRANSACTION_MAX).await.map_err(|error| PoolError::Connect(Box::new(error)))
+    pool_with(url, |options| options).await
+}
+
+/// Opens a pool with [`pool_options`] to which `adjust` adds sizes and timeouts. A hook that it
+/// sets replaces the one that keeps the pool safe.
+///
+/// A PostgreSQL URL may name up to 16 hosts, one of which is the primary:
+/// `postgres://shop@h1:5432,h2:5433/orders`. Every connection of the pool is then made with the
+/// primary. The pool has one more session, outside of its size, in which the primary is asked once
+/// a second whether it still is one. When it has gone or became a standby, all hosts are asked in
+/// their order, and connections are made with the new primary. Meanwhile [`Pool::acquire`] waits up
+/// to its timeout; a connection with the previous primary is closed instead of being lent again. A
+/// password that [`Pool::set_connect_options`] has replaced is used for the next primary as well.
+/// This goes on until [`Pool::close`]: a pool that is dropped without it keeps its connections.
+///
+/// # Errors
+/// [`PoolError`]; of several hosts, when none is the primary within 10 s. Cancel-safe.
+pub async fn pool_with<DB: Dialect>(
+    url: &str,
+    adjust: impl FnOnce(PoolOptions<DB>) -> PoolOptions<DB> + Send,
+) -> Result<Pool<DB>, PoolError> {
+    DB::open_pool(url, IDLE_IN_TRANSACTION_MAX, adjust).await
 }

@@ -14,7 +14,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "outbox_ids_refused_total",
         &["reason"],
-        "supplied message ids refused by their time: `too_old`, `too_far_ahead`",
+        "supplied message ids refused because of their time: `too_old`, `too_far_ahead`",
     ),
     Metric::counter("outbox_node_numbers_taken_total", &[], "node numbers taken"),
     Metric::counter(

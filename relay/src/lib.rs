@@ -13,8 +13,8 @@
 //! | `http` (feature `metrics-endpoint`) | `/metrics`, `/livez`, `/readyz` |
 //! | `otlp` (feature `otlp`) | the export to OpenTelemetry |
 
-#[cfg(not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
-compile_error!("the relay needs a broker: enable the feature kafka, rabbitmq or sqs");
+#[cfg(not(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+compile_error!("the relay needs a broker: enable the feature http, kafka, rabbitmq or sqs");
 
 mod cli;
 mod config;

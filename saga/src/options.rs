@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use message::Backoff;
+use message::{Backoff, finite};
 use outbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
 
 /// The shortest lease.
@@ -29,7 +29,7 @@ pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 pub struct WorkerOptions {
     /// Maximum sagas that run at once in this process. Default: 16. Each uses a connection of the
     /// pool while a step with an effect in this database runs. The number of these steps at once is
-    /// the pool's number of connections less two; further steps wait. The two connections are for
+    /// the pool's number of connections minus two; further steps wait. The two connections are for
     /// renewing leases and for short statements.
     pub concurrency: NonZeroU32,
     /// How long a dead or hanging worker keeps its sagas: 1 s to 1 h. Default: 15 s. A live worker
@@ -50,11 +50,12 @@ pub struct WorkerOptions {
     /// How long decisions of operators are kept: 31 days to a century. Default: three years.
     pub audit_retention: Duration,
     /// How long a call to the database may take: 1 s to 1 h. Default: 30 s. Then the connection is
-    /// dropped and the work is retried. Where a transaction begins, waiting for the connection and
-    /// waiting for BEGIN have this limit each. It does not bound the statements of a step: those
+    /// dropped and the work is retried. Where a transaction begins, the limit applies separately to
+    /// waiting for the connection and to BEGIN. It does not bound the statements of a step: those
     /// are abandoned when the lease has been over for this time.
     pub call_timeout: Duration,
     /// How long a stopping worker waits for its sagas to reach their next step. Default: 20 s.
+    /// [`Duration::MAX`]: as long as their steps take.
     pub shutdown_grace: Duration,
 }
 
@@ -147,7 +148,21 @@ impl WorkerOptions {
             backoff: Backoff { max: self.backoff.max.min(PAUSE_MAX), ..self.backoff },
             retention: self.retention.min(SPAN_MAX),
             audit_retention: self.audit_retention.clamp(AUDIT_RETENTION_MIN, SPAN_MAX),
+            shutdown_grace: finite(self.shutdown_grace),
             ..self
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    /// A stop adds it to the clock; if that panicked, all steps would be cut off in the middle.
+    #[test]
+    fn a_stop_may_wait_without_a_limit() {
+        let options = WorkerOptions::default().shutdown_grace(Duration::MAX).bounded();
+        assert!(Instant::now().checked_add(options.shutdown_grace).is_some());
     }
 }

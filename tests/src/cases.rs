@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn names_say_where_a_case_runs() {
         let trials = trials();
-        // On PostgreSQL, a name goes on with the reason if this run has no server.
+        // On PostgreSQL, a name continues with the reason if this run has no server.
         let name = |trial: &libtest_mimic::Trial| {
             let name = trial.name().split(' ').next().unwrap().to_owned();
             if trial.kind().is_empty() { name } else { format!("{} {name}", trial.kind()) }

@@ -102,6 +102,39 @@ impl Cluster {
         Ok(standby)
     }
 
+    /// Starts this server, which has stopped, as a standby of another one, at the same address. Its
+    /// files are replaced by those of the other one.
+    ///
+    /// # Errors
+    /// `pg_basebackup`, `chown` or the task runner failed; the error holds its output.
+    pub async fn rejoin(&self, primary: &Self) -> Outcome {
+        std::fs::remove_dir_all(self.data())?;
+        primary.copy_to(self, true).await?;
+        self.resume().await
+    }
+
+    /// Makes commits of this server wait for its standby, which must be connected.
+    ///
+    /// # Errors
+    /// A statement failed, or the standby does not answer in time.
+    pub async fn wait_for_its_standby(&self) -> Outcome {
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await?;
+        self.execute("SELECT pg_reload_conf()").await?;
+        crate::eventually::eventually("the standby is synchronous", || async {
+            let state = "SELECT coalesce(max(sync_state), '') FROM pg_stat_replication";
+            Ok(crate::eventually::when(self.text(state).await? == "sync"))
+        })
+        .await
+    }
+
+    /// Promotes this standby.
+    ///
+    /// # Errors
+    /// The server refused, or is not the primary in time.
+    pub async fn promote(&self) -> Outcome {
+        self.execute("SELECT pg_promote()").await
+    }
+
     /// Makes a base backup while the server runs. Nothing runs on it before [`Cluster::recover`].
     ///
     /// # Errors
@@ -113,14 +146,18 @@ impl Cluster {
     async fn copied(&self, stage: &Stage, follow: bool) -> Result<Self, Failure> {
         let copy = Self::place(stage, &[])?;
         std::fs::create_dir_all(copy.folder.join("postgres"))?;
+        self.copy_to(&copy, follow).await?;
+        Ok(copy)
+    }
+
+    async fn copy_to(&self, copy: &Self, follow: bool) -> Outcome {
         let mut backup = Command::new("pg_basebackup");
         backup.args(["--checkpoint=fast", "--wal-method=stream", "--no-sync", "--dbname"]).arg(self.url());
         if follow {
             backup.arg("--write-recovery-conf");
         }
         run(backup.arg("--pgdata").arg(copy.data())).await?;
-        copy.hand_over_like(&self.data()).await?;
-        Ok(copy)
+        copy.hand_over_like(&self.data()).await
     }
 
     /// Starts the server on a backup, with the recovery target that these lines of configuration
@@ -281,8 +318,8 @@ impl Cluster {
             // Only the settings of this server choose the version.
             .env_remove(MAJOR)
             .envs(self.settings.iter().map(|(name, value)| (*name, value)));
-        // With the address of a running service, the task runner would take it for an external one
-        // and leave it alone.
+        // With the address of a running service, the task runner would mistake it for an external
+        // one and leave it alone.
         for variable in ["OUTBOX_POSTGRES_URL", "OUTBOX_PGBOUNCER_URL"] {
             command.env_remove(variable);
         }
@@ -332,7 +369,7 @@ pub fn free_port() -> Result<u16, Failure> {
 }
 
 /// Puts a mark before each line of the output of another run of tests. Without it, the task runner
-/// would count that run's results as those of this one, and take its report for this one's.
+/// would count that run's results as those of this one, and mistake its report for this one's.
 fn set_off(output: &str) -> String {
     output.lines().map(|line| format!("    | {line}\n")).collect()
 }

@@ -62,7 +62,7 @@ pub trait Dialect: outbox::Dialect + inbox::Dialect + idempotency::KeyStore + sa
     ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
 }
 
-/// Ends a transaction as a timeout does that fires while a savepoint begins: sqlx rolls back all of
+/// Ends a transaction like a timeout that fires while a savepoint begins: sqlx rolls back all of
 /// it, and the handle stays usable.
 pub async fn drop_a_begin<C: sqlx::Connection>(connection: &mut C) {
     // A savepoint that begins at once is rolled back alone, so try until one is dropped while
@@ -193,6 +193,32 @@ impl Database<Postgres> {
         copies::migrate(&mut connection, &Line::ALL).await?;
         drop(connection);
         Ok(database)
+    }
+
+    /// Returns the same database with pools that follow the primary among these hosts, as in
+    /// `127.0.0.1:5432,127.0.0.1:5433`. The URLs name all of them.
+    ///
+    /// # Errors
+    /// No host is the primary, or refuses a role.
+    pub async fn among(&self, stage: &Stage, hosts: &str) -> Result<Self, Failure> {
+        let among = |url: &str| url.replace(message::host_list::hosts_of(url), hosts);
+        let mut pools = Vec::new();
+        for role in [None, Some(Role::Producer), Some(Role::Consumer), Some(Role::Service)] {
+            let url = match role {
+                Some(role) => Postgres::url_of(role, &self.url)?,
+                None => self.url.clone(),
+            };
+            let pool =
+                outbox::pool_with(&among(&url), |options| options.max_connections(CONNECTIONS)).await?;
+            let closing = pool.clone();
+            stage.afterwards(String::from("a pool that follows the primary"), async move {
+                closing.close().await;
+                Ok(())
+            });
+            pools.push(pool);
+        }
+        let [admin, producer, consumer, service] = <[_; 4]>::try_from(pools).map_err(|_| "four pools")?;
+        Ok(Self { url: among(&self.url), admin, producer, consumer, service })
     }
 
     /// Makes this database refuse the functions of the write-ahead log, with the error of Aurora.

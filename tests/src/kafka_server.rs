@@ -1,5 +1,5 @@
-//! A Kafka server of a test's own, whose clients come through a port that the test holds. The task
-//! runner starts it as it starts the shared one, with its own folder and ports.
+//! A Kafka server of a test's own, whose clients connect through a port that the test holds. The
+//! task runner starts it as it starts the shared one, with its own folder and ports.
 
 use std::path::PathBuf;
 
@@ -55,8 +55,8 @@ impl KafkaServer {
             .env("OUTBOX_KAFKA_PORT", self.port.to_string())
             .env("OUTBOX_KAFKA_CONTROLLER_PORT", self.controller.to_string())
             .env("OUTBOX_KAFKA_PROXIED", format!("{listening}:{announced}"));
-        // With the address of a running service, the task runner would take it for an external one
-        // and leave it alone. The other listeners belong to the shared server.
+        // With the address of a running service, the task runner would mistake it for an external
+        // one and leave it alone. The other listeners belong to the shared server.
         for variable in ["OUTBOX_KAFKA_BROKERS", "OUTBOX_KAFKA_TLS_PORT", "OUTBOX_KAFKA_SASL_PORT"] {
             command.env_remove(variable);
         }

@@ -10,6 +10,7 @@
 //! | [`eventually`](mod@eventually) | [`eventually()`]: waits for a condition, never for a fixed time |
 //! | [`cluster`] | [`Cluster`]: a PostgreSQL server of the test's own, which it may crash, copy and promote |
 //! | [`counters`] | [`Counters`]: the metrics that the components report |
+//! | [`issuer`] | a token endpoint, and tokens that the services' Kafka accepts |
 //! | [`kafka_server`] | a Kafka server of the test's own, behind a port that the test holds |
 //! | [`log`] | the log of this process |
 //! | [`copies`] | new databases, copied from a migrated one, and their removal |
@@ -17,6 +18,7 @@
 //! | [`brokers`] | [`Broker`]: topics, publishers, subscriptions and a plain client of every broker |
 //! | [`roles`] | the users of least privilege that the suites run under on PostgreSQL |
 //! | [`services`] | restarts of services in the middle of a test |
+//! | [`rabbitmq_node`] | RabbitMQ nodes of a test's own: two of one cluster, or one that accepts tokens |
 //! | [`relay_process`] | [`RelayProcess`]: the real `relay` program as a child |
 //! | [`terminal`] | the program on a terminal of the test's own |
 //! | [`build`] | programs of the workspace that tests start |
@@ -35,9 +37,11 @@ pub mod collector;
 pub mod copies;
 pub mod counters;
 pub mod databases;
+pub mod issuer;
 pub mod kafka_server;
 pub mod log;
 pub mod log_capture;
+pub mod rabbitmq_node;
 pub mod relay_process;
 pub mod roles;
 pub mod services;

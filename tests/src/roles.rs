@@ -80,7 +80,7 @@ pub async fn grant_outbox_to(
     let mut roles = names()?;
     roles.producer = Identifier::new(role.user())?;
     connection.execute(AssertSqlSafe(roles.script(Line::Outbox, schema).to_string())).await?;
-    // A script revokes rights that it does not grant, here from the role that it takes for a
+    // A script revokes rights that it does not grant: here, those of the role named as the
     // producer.
     grant(connection, &[Line::Inbox], schema).await
 }

@@ -51,8 +51,8 @@ fn service(backend: Backend) -> Result<&'static str, Failure> {
 async fn services(arguments: &[&str]) -> Outcome {
     let mut command = Command::new(Backend::Xtask.address()?);
     command.arg("services").args(arguments);
-    // With the address of a running service, the task runner would take it for an external one and
-    // leave it alone.
+    // With the address of a running service, the task runner would mistake it for an external one
+    // and leave it alone.
     for backend in [Backend::Postgres, Backend::Kafka, Backend::Rabbitmq, Backend::Sqs] {
         if let Some(variable) = backend.variable() {
             command.env_remove(variable);

@@ -12,7 +12,7 @@ use crate::trial::{Failure, Outcome};
 /// Maximum bytes of a log that are shown, from its end.
 const EVIDENCE_BYTES: usize = 6_000;
 
-/// The surroundings of one test: a folder, a suffix for names, and the cleanups for its end, which
+/// The environment of one test: a folder, a suffix for names, and the cleanups for its end, which
 /// run in reverse order.
 #[derive(Clone)]
 pub struct Stage(Arc<Inner>);

@@ -62,6 +62,8 @@ struct Tool {
 /// The extent of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
+    /// The servers that the clients in other languages use.
+    Clients,
     /// The servers that the gate tests against.
     Services,
     /// Every service and every tool that any test needs.
@@ -71,6 +73,7 @@ pub(crate) enum Extent {
 impl Extent {
     fn services(self) -> &'static [Name] {
         match self {
+            Self::Clients => &[Name::Postgres, Name::Rabbitmq],
             Self::Services => &[Name::Postgres, Name::Kafka, Name::Rabbitmq, Name::Sqs],
             Self::Everything => &Name::ALL,
         }
@@ -78,7 +81,7 @@ impl Extent {
 
     fn tools(self) -> &'static [ToolKind] {
         match self {
-            Self::Services => &[],
+            Self::Clients | Self::Services => &[],
             Self::Everything => &TOOLS,
         }
     }

@@ -7,13 +7,14 @@ use crate::{
 };
 
 /// The features of the crate `outbox-toolkit`, each with a database if it needs one.
-const FEATURES: [&str; 14] = [
+const FEATURES: [&str; 15] = [
     "postgres",
     "sqlite",
     "postgres,kafka",
     "sqlite,rabbitmq",
     "postgres,sqs",
     "sqlite,memory",
+    "sqlite,relay,webhooks",
     "postgres,keys",
     "sqlite,http",
     "postgres,relay",
@@ -25,8 +26,8 @@ const FEATURES: [&str; 14] = [
 ];
 
 /// The same for the relay's program, which always has SQLite.
-const RELAY_FEATURES: [&str; 7] =
-    ["demo", "kafka", "postgres,kafka", "rabbitmq", "sqs", "otlp,kafka", "page,rabbitmq"];
+const RELAY_FEATURES: [&str; 8] =
+    ["demo", "kafka", "postgres,kafka", "rabbitmq", "sqs", "http", "otlp,kafka", "page,rabbitmq"];
 
 /// Compiles and documents each selection of features, and returns every failure.
 pub(crate) fn check() -> Result<(), String> {

@@ -7,6 +7,7 @@ mod cargo;
 mod cargo_output;
 mod checks;
 mod child;
+mod clients;
 mod demo;
 mod deny;
 mod features;

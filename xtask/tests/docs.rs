@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Folders that contain no document of ours.
-const SKIPPED: [&str; 2] = ["target", "corpus"];
+const SKIPPED: [&str; 3] = ["target", "corpus", "node_modules"];
 
 /// Returns the documents below a folder, by their paths relative to it.
 fn documents(root: &Path) -> BTreeMap<PathBuf, String> {

@@ -2,7 +2,6 @@
 //! use their own tools.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::client::DefaultClientContext;
@@ -12,12 +11,14 @@ use tokio::task::spawn_blocking;
 
 use super::config::Config;
 use super::fault;
+use super::login::Login;
+use crate::oauth::TokenError;
 use crate::settings::InvalidSetting;
 
 /// An administrator's connection to a cluster.
 pub struct Admin {
     client: Arc<AdminClient<DefaultClientContext>>,
-    timeout: Duration,
+    config: Config,
 }
 
 /// An administrative request that failed.
@@ -66,6 +67,12 @@ impl TopicPlan {
     }
 }
 
+impl From<TokenError> for AdminError {
+    fn from(error: TokenError) -> Self {
+        Self::Refused { reason: error.to_string(), source: error.into() }
+    }
+}
+
 impl Admin {
     /// Creates a client for this cluster; the first request connects. Blocks to read local files.
     ///
@@ -76,7 +83,20 @@ impl Admin {
             let reason = fault::creation(&error);
             AdminError::Refused { source: reason.clone().into(), reason }
         })?;
-        Ok(Self { client: Arc::new(client), timeout: config.connect_timeout() })
+        Ok(Self { client: Arc::new(client), config: config.clone() })
+    }
+
+    /// Gives the client a token for the next request, if it logs in with tokens.
+    async fn log_in(&self) -> Result<(), AdminError> {
+        let (client, config) = (Arc::clone(&self.client), self.config.clone());
+        let given = spawn_blocking(move || Login::of(&config, None)?.give(client.inner())).await;
+        match given {
+            Ok(given) => Ok(given?),
+            Err(error) => Err(AdminError::Refused {
+                reason: String::from("logging in was interrupted"),
+                source: error.into(),
+            }),
+        }
     }
 
     /// Creates topics; an existing topic stays as it is. Cancel-safe: a request that was sent is
@@ -86,6 +106,7 @@ impl Admin {
     /// [`AdminError::Refused`] naming the topic.
     pub async fn create_topics(&self, plans: &[TopicPlan]) -> Result<(), AdminError> {
         let topics: Vec<NewTopic<'_>> = plans.iter().map(new_topic).collect();
+        self.log_in().await?;
         let results = self.client.create_topics(&topics, &self.options()).await;
         check("create", results, Code::TopicAlreadyExists)
     }
@@ -95,6 +116,7 @@ impl Admin {
     /// # Errors
     /// [`AdminError::Refused`] naming the topic.
     pub async fn delete_topics(&self, names: &[&str]) -> Result<(), AdminError> {
+        self.log_in().await?;
         let results = self.client.delete_topics(names, &self.options()).await;
         check("delete", results, Code::UnknownTopicOrPartition)
     }
@@ -104,7 +126,8 @@ impl Admin {
     /// # Errors
     /// [`AdminError::Refused`] when the cluster does not answer.
     pub async fn topics(&self) -> Result<Vec<(String, usize)>, AdminError> {
-        let (client, timeout) = (Arc::clone(&self.client), self.timeout);
+        self.log_in().await?;
+        let (client, timeout) = (Arc::clone(&self.client), self.config.connect_timeout());
         let listed = spawn_blocking(move || {
             let metadata = client.inner().fetch_metadata(None, timeout)?;
             let topics = metadata.topics().iter();
@@ -122,7 +145,8 @@ impl Admin {
     }
 
     fn options(&self) -> AdminOptions {
-        AdminOptions::new().request_timeout(Some(self.timeout)).operation_timeout(Some(self.timeout))
+        let timeout = Some(self.config.connect_timeout());
+        AdminOptions::new().request_timeout(timeout).operation_timeout(timeout)
     }
 }
 

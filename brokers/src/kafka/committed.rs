@@ -9,10 +9,12 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::admin::AdminError;
 use super::config::Config;
+use super::login::Login;
 use super::topic_reader::{create, refused};
 
 /// Returns how far a consumer group has committed some topics: the offset of the next record for
-/// each partition that has one. Joins no group. Blocks.
+/// each partition that has one. Joins no group. Blocks. A login with tokens needs a Tokio runtime
+/// around it, such as that of `spawn_blocking`.
 ///
 /// # Errors
 /// [`AdminError`] when the cluster refuses or does not answer.
@@ -24,6 +26,7 @@ pub fn committed<'t>(
     let mut client = config.client()?;
     client.set("group.id", group).set("enable.auto.commit", "false");
     let (consumer, timeout) = (create(&client)?, config.connect_timeout());
+    Login::of(config, None)?.give(consumer.client())?;
     let asked = || -> Result<BTreeMap<String, BTreeMap<i32, i64>>, KafkaError> {
         let (mut found, mut places) = (BTreeMap::<String, BTreeMap<i32, i64>>::new(), Vec::new());
         for topic in topics {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use message::SizeLimit;
@@ -11,7 +12,10 @@ use rdkafka::config::RDKafkaLogLevel;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+#[cfg(feature = "kafka-aws")]
+use super::msk::{Signer, region_of};
 use super::properties;
+use crate::oauth::{OAuth, TokenError, TokenProvider};
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -52,8 +56,8 @@ pub struct Config {
     /// password is sent to them in the clear, and TLS, where it is used, is still verified.
     #[serde(default)]
     pub allow_plaintext: bool,
-    /// User and password; without this section there is no authentication (or only TLS client
-    /// certificates).
+    /// User and password, or tokens; without this section there is no authentication (or only TLS
+    /// client certificates).
     #[serde(default)]
     pub sasl: Option<Sasl>,
     /// How batches are compressed. Default none.
@@ -93,7 +97,7 @@ pub struct Config {
     pub properties: BTreeMap<String, SecretString>,
 }
 
-/// SASL authentication.
+/// SASL authentication: with a user and a password, or with tokens.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,7 +106,8 @@ pub struct Sasl {
     /// The mechanism.
     #[serde(default)]
     pub mechanism: Mechanism,
-    /// The user's name.
+    /// The user's name. Required for a mechanism with a password.
+    #[serde(default)]
     pub username: String,
     /// The password. It can be given in `password_file` instead.
     #[serde(default)]
@@ -111,6 +116,16 @@ pub struct Sasl {
     /// The file that holds the password, read on every connect.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
+    /// Where tokens come from. Required for `OAUTHBEARER`.
+    #[serde(default)]
+    pub oauth: Option<OAuth>,
+    /// The credentials of `AWS_MSK_IAM`. Default those of the default chain.
+    #[serde(default)]
+    pub aws: Option<Aws>,
+    /// SASL extensions that are sent with a token, each with its value, such as `logicalCluster`
+    /// for Confluent Cloud. Names consist of letters.
+    #[serde(default)]
+    pub extensions: BTreeMap<String, String>,
 }
 
 /// A SASL mechanism.
@@ -127,6 +142,34 @@ pub enum Mechanism {
     #[default]
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
+    /// A token of OAuth 2, which itself crosses the connection: refused without TLS, except on this
+    /// machine.
+    #[serde(rename = "OAUTHBEARER")]
+    OAuthBearer,
+    /// A token that is signed with credentials of AWS, for Amazon MSK with IAM access control. On
+    /// the wire it is `OAUTHBEARER`.
+    #[serde(rename = "AWS_MSK_IAM")]
+    AwsMskIam,
+}
+
+/// The credentials of AWS with which tokens are signed.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Aws {
+    /// The cluster's region. Default the one in the name of the first bootstrap server.
+    pub region: Option<String>,
+    /// The profile in the files of AWS. Default that of the default chain: environment, profile,
+    /// web identity, container or instance role.
+    pub profile: Option<String>,
+}
+
+/// A source of tokens.
+pub(super) struct TokenSource {
+    pub(super) provider: Arc<dyn TokenProvider>,
+    /// Maximum time for getting a token.
+    pub(super) limit: Duration,
 }
 
 /// How a batch is compressed.
@@ -204,7 +247,7 @@ impl Config {
         if let Some(tls) = &self.tls {
             tls.check("kafka.tls")?;
         }
-        self.sasl.as_ref().map_or(Ok(()), |sasl| sasl.load().map(drop))
+        self.sasl.as_ref().map_or(Ok(()), Sasl::check_files)
     }
 
     /// Checks only the settings: files may be mounted or rotated later.
@@ -245,7 +288,11 @@ impl Config {
                     "needs OpenSSL; this program was built without it: build it with the feature kafka-tls";
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
-            sasl.secret()?;
+            sasl.check_settings()?;
+            #[cfg(feature = "kafka-aws")]
+            if sasl.mechanism == Mechanism::AwsMskIam {
+                self.region()?;
+            }
         }
         self.properties.iter().try_for_each(|(name, value)| properties::check(name, value.expose_secret()))
     }
@@ -268,12 +315,15 @@ impl Config {
     }
 
     fn check_plaintext(&self) -> Result<(), InvalidSetting> {
-        let sends_password = self.sasl.as_ref().is_some_and(|sasl| sasl.mechanism == Mechanism::Plain);
+        let sent = self.sasl.as_ref().and_then(|sasl| match sasl.mechanism {
+            Mechanism::Plain => Some("PLAIN sends the password itself"),
+            Mechanism::OAuthBearer | Mechanism::AwsMskIam => Some("OAUTHBEARER sends the token itself"),
+            Mechanism::ScramSha256 | Mechanism::ScramSha512 => None,
+        });
         for host in self.hosts() {
-            if sends_password && !is_loopback(host) {
+            if let Some(sent) = sent.filter(|_| !is_loopback(host)) {
                 let problem = format!(
-                    "PLAIN sends the password itself, and {host} is another machine; add the section kafka.tls, or \
-                     use SCRAM-SHA-512"
+                    "{sent}, and {host} is another machine; add the section kafka.tls, or use SCRAM-SHA-512"
                 );
                 return Err(InvalidSetting::new("kafka.sasl.mechanism", problem));
             }
@@ -332,10 +382,55 @@ impl Config {
         }
         if let Some(sasl) = &self.sasl {
             client.set("sasl.mechanism", sasl.mechanism.as_str());
-            client.set("sasl.username", &sasl.username);
-            client.set("sasl.password", sasl.load()?.expose_secret());
+            if let Some(password) = sasl.load_password()? {
+                client.set("sasl.username", &sasl.username);
+                client.set("sasl.password", password.expose_secret());
+            }
         }
         Ok(client)
+    }
+
+    /// Returns where tokens come from, if this logs in with tokens.
+    #[cfg(feature = "kafka-tls")]
+    pub(super) fn tokens(&self) -> Result<Option<TokenSource>, TokenError> {
+        let Some(sasl) = &self.sasl else { return Ok(None) };
+        #[cfg(feature = "kafka-aws")]
+        if sasl.mechanism == Mechanism::AwsMskIam {
+            let profile = sasl.aws.as_ref().and_then(|aws| aws.profile.clone());
+            let provider = Arc::new(Signer { region: self.region()?, profile });
+            return Ok(Some(TokenSource { provider, limit: Signer::TIMEOUT }));
+        }
+        let Some(oauth) = sasl.of_tokens() else { return Ok(None) };
+        Ok(Some(TokenSource { provider: oauth.tokens(Sasl::OAUTH)?, limit: oauth.timeout() }))
+    }
+
+    /// Returns the region of a cluster of Amazon MSK.
+    #[cfg(feature = "kafka-aws")]
+    fn region(&self) -> Result<String, InvalidSetting> {
+        let set = self.sasl.as_ref().and_then(|sasl| sasl.aws.as_ref()?.region.as_deref());
+        let region = set.or_else(|| self.hosts().next().and_then(region_of));
+        let Some(region) = region else {
+            let problem = "missing; name the cluster's region, which bootstrap_servers do not show";
+            return Err(InvalidSetting::new("kafka.sasl.aws.region", problem));
+        };
+        // It becomes part of a host's name.
+        if region.is_empty() || !region.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            let problem = format!("is {region:?}; name a region, such as eu-central-1");
+            return Err(InvalidSetting::new("kafka.sasl.aws.region", problem));
+        }
+        Ok(region.to_owned())
+    }
+
+    /// Tokens need OpenSSL, so that settings with them were refused.
+    #[cfg(not(feature = "kafka-tls"))]
+    pub(super) fn tokens(&self) -> Result<Option<TokenSource>, TokenError> {
+        Ok(None)
+    }
+
+    /// Returns the SASL extensions.
+    pub(super) fn sasl_extensions(&self) -> Arc<[(String, String)]> {
+        let extensions = self.sasl.iter().flat_map(|sasl| sasl.extensions.clone());
+        extensions.collect()
     }
 }
 
@@ -343,11 +438,112 @@ impl Sasl {
     /// Returns the settings of a user, who needs a password or its file.
     #[must_use]
     pub fn new(username: impl Into<String>) -> Self {
-        let mechanism = Mechanism::default();
-        Self { mechanism, username: username.into(), password: None, password_file: None }
+        let username = username.into();
+        Self {
+            mechanism: Mechanism::default(),
+            username,
+            password: None,
+            password_file: None,
+            oauth: None,
+            aws: None,
+            extensions: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the settings of a login with tokens (`OAUTHBEARER`).
+    #[must_use]
+    pub fn oauth(oauth: OAuth) -> Self {
+        let none = Self::new(String::new());
+        Self { mechanism: Mechanism::OAuthBearer, oauth: Some(oauth), ..none }
+    }
+
+    /// Returns the settings of a login to Amazon MSK with IAM (`AWS_MSK_IAM`).
+    #[must_use]
+    pub fn aws(aws: Aws) -> Self {
+        let none = Self::new(String::new());
+        Self { mechanism: Mechanism::AwsMskIam, aws: Some(aws), ..none }
     }
 
     const PASSWORD: &str = "kafka.sasl.password";
+    #[cfg(feature = "kafka-tls")]
+    const OAUTH: &str = "kafka.sasl.oauth";
+
+    fn has_tokens(&self) -> bool {
+        matches!(self.mechanism, Mechanism::OAuthBearer | Mechanism::AwsMskIam)
+    }
+
+    #[cfg(feature = "kafka-tls")]
+    fn of_tokens(&self) -> Option<&OAuth> {
+        self.oauth.as_ref().filter(|_| self.mechanism == Mechanism::OAuthBearer)
+    }
+
+    /// Checks that a mechanism has what it needs, and no settings of another one. Reads no file.
+    fn check_settings(&self) -> Result<(), InvalidSetting> {
+        let wrong = |setting: &str, problem: String| {
+            Err(InvalidSetting::new(format!("kafka.sasl.{setting}"), problem))
+        };
+        let of_password = [
+            ("username", !self.username.is_empty()),
+            ("password", self.password.is_some()),
+            ("password_file", self.password_file.is_some()),
+        ];
+        let (oauth, aws) = (("oauth", self.oauth.is_some()), ("aws", self.aws.is_some()));
+        let extensions = ("extensions", !self.extensions.is_empty());
+        let strays: &[(&str, bool)] = match self.mechanism {
+            Mechanism::Plain | Mechanism::ScramSha256 | Mechanism::ScramSha512 => &[oauth, aws, extensions],
+            Mechanism::OAuthBearer => &[of_password[0], of_password[1], of_password[2], aws],
+            Mechanism::AwsMskIam => &[of_password[0], of_password[1], of_password[2], oauth, extensions],
+        };
+        if let Some((setting, _)) = strays.iter().find(|(_, is_set)| *is_set) {
+            let name = self.mechanism.name();
+            return wrong(
+                setting,
+                format!("does not belong to the mechanism {name}; remove it, or correct mechanism"),
+            );
+        }
+        match (self.mechanism, &self.oauth) {
+            (Mechanism::Plain | Mechanism::ScramSha256 | Mechanism::ScramSha512, _) => {
+                return self.secret().map(drop);
+            }
+            (Mechanism::OAuthBearer, Some(oauth)) => oauth.source("kafka.sasl.oauth").map(drop)?,
+            (Mechanism::OAuthBearer, None) => {
+                let problem = "missing; OAUTHBEARER needs this section, with token_url or token_file";
+                return wrong("oauth", problem.to_owned());
+            }
+            (Mechanism::AwsMskIam, _) if cfg!(feature = "kafka-aws") => {}
+            (Mechanism::AwsMskIam, _) => {
+                let problem =
+                    "this program was built without AWS for Kafka; build it with the feature kafka-aws";
+                return wrong("mechanism", problem.to_owned());
+            }
+        }
+        self.extensions.iter().try_for_each(|(name, value)| {
+            let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic());
+            if !is_name || name == "auth" {
+                return wrong(
+                    "extensions",
+                    format!("{name:?} is no name of an extension; use letters, and not \"auth\""),
+                );
+            }
+            if !value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
+                return wrong(
+                    "extensions",
+                    format!("the value of {name} has characters beyond visible ASCII; remove them"),
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// Checks the files as well.
+    fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.load_password()?;
+        #[cfg(feature = "kafka-tls")]
+        if let Some(oauth) = self.of_tokens() {
+            oauth.check(Self::OAUTH)?;
+        }
+        Ok(())
+    }
 
     /// Returns the password, or the file that holds it.
     fn secret(&self) -> Result<Secret, InvalidSetting> {
@@ -357,18 +553,31 @@ impl Sasl {
         Secret::from_pair(Self::PASSWORD, self.password.clone(), self.password_file.clone())
     }
 
-    /// Returns the password itself. Reads the file.
-    fn load(&self) -> Result<SecretString, InvalidSetting> {
-        self.secret()?.load(Self::PASSWORD)
+    /// Returns the password itself, if the mechanism has one. Reads the file.
+    fn load_password(&self) -> Result<Option<SecretString>, InvalidSetting> {
+        if self.has_tokens() {
+            return Ok(None);
+        }
+        self.secret()?.load(Self::PASSWORD).map(Some)
     }
 }
 
 impl Mechanism {
+    /// Returns its name in the settings.
+    fn name(self) -> &'static str {
+        match self {
+            Self::AwsMskIam => "AWS_MSK_IAM",
+            other => other.as_str(),
+        }
+    }
+
+    /// Returns its name on the wire.
     fn as_str(self) -> &'static str {
         match self {
             Self::Plain => "PLAIN",
             Self::ScramSha256 => "SCRAM-SHA-256",
             Self::ScramSha512 => "SCRAM-SHA-512",
+            Self::OAuthBearer | Self::AwsMskIam => "OAUTHBEARER",
         }
     }
 }
@@ -428,6 +637,39 @@ mod tests {
             (format!(r#"{{{server}, "compression": "rar"}}"#), "rar"),
             (format!(r#"{{{server}, "sasl": {{"username": "u"}}}}"#), "kafka.sasl.password: missing"),
             (format!(r#"{{{server}, "sasl": {{"username": "", "password": "p"}}}}"#), "kafka.sasl.username"),
+            (format!(r#"{{{server}, "sasl": {{"password": "p"}}}}"#), "kafka.sasl.username: is empty"),
+            (
+                format!(r#"{{{server}, "sasl": {{"username": "u", "password": "p", "aws": {{}}}}}}"#),
+                "kafka.sasl.aws: does not belong to the mechanism SCRAM-SHA-512",
+            ),
+            (format!(r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER"}}}}"#), "kafka.sasl.oauth: missing"),
+            (
+                format!(r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "username": "u"}}}}"#),
+                "kafka.sasl.username: does not belong to the mechanism OAUTHBEARER",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "oauth": {{"token_file": "/does/not"}}}}}}"#
+                ),
+                "kafka.sasl.oauth.token_file: /does/not",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "oauth": {{"token_file": "/x"}},
+                        "extensions": {{"auth": "x"}}}}}}"#
+                ),
+                "kafka.sasl.extensions: \"auth\" is no name",
+            ),
+            (
+                format!(r#"{{{server}, "sasl": {{"mechanism": "AWS_MSK_IAM"}}}}"#),
+                "kafka.sasl.aws.region: missing",
+            ),
+            (
+                format!(
+                    r#"{{{server}, "sasl": {{"mechanism": "AWS_MSK_IAM", "aws": {{"region": "x/y"}}}}}}"#
+                ),
+                "kafka.sasl.aws.region: is \"x/y\"",
+            ),
             (format!(r#"{{{server}, "tls": {{"cert_file": "/c"}}}}"#), "kafka.tls.key_file"),
             (format!(r#"{{{server}, "properties": {{"acks": "1"}}}}"#), "kafka.properties.acks"),
             (

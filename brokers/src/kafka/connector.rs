@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use super::config::{Config, STATISTICS_EVERY_MS};
 use super::last_error::LastError;
+use super::login::Login;
 use super::opening::{BATCH_MESSAGES_MAX, Batches};
 use super::outcomes::Outcomes;
 use super::publisher::Publisher;
@@ -57,14 +58,15 @@ impl message::Connector for Connector {
         let outcomes = Outcomes::new(receipts, sizes, Arc::clone(&self.suspects));
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = outcomes.errors();
         let (config, destination) = (self.config.clone(), self.destination.clone());
-        // Blocks: it reads secrets and certificates and waits for the cluster's first answer. If
-        // this future is dropped, the session opened there is dropped with the result.
+        // Blocks: it reads secrets and certificates, and waits for a token and for the cluster's
+        // first answer. If this future is dropped, the session opened there is dropped with the
+        // result.
         let opened = spawn_blocking(move || {
             let mut client = producer(&config, batches).map_err(operator)?;
             // The statistics show when the client has lost its brokers (`cut_off.rs`).
             client.set("statistics.interval.ms", STATISTICS_EVERY_MS);
             outcomes.watch(&config, &mut client);
-            let session = Session::open(&client, outcomes)?;
+            let session = Session::open(&client, outcomes, Login::of(&config, None)?)?;
             session.reach(config.connect_timeout(), &destination)?;
             Ok::<Session, PublishError>(session)
         });
@@ -75,8 +77,8 @@ impl message::Connector for Connector {
     }
 
     fn connect_max(&self) -> Duration {
-        // Besides waiting for the cluster, only files are read.
-        CONNECT_MAX_DEFAULT.max(self.config.connect_timeout() + CLIENT_MAX)
+        // Besides waiting for a token and for the cluster, only files are read.
+        CONNECT_MAX_DEFAULT.max(Login::max(&self.config) + self.config.connect_timeout() + CLIENT_MAX)
     }
 
     fn last_error(&self) -> Option<String> {

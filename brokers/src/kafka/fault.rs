@@ -66,6 +66,11 @@ pub(super) fn is_unreadable(code: Code, reason: &str) -> bool {
     }
 }
 
+/// The remedy for a refused password.
+const LOGIN: &str = "check kafka.sasl: mechanism, username, password";
+/// The remedy for a refused token. The brokers' answer does not say why they refuse it.
+const TOKEN_LOGIN: &str = "check that the brokers offer this mechanism and accept the token: its issuer, audience, scope and expiry, and their clocks. They log the reason";
+
 /// Returns the operator's remedy for a code.
 fn advice(code: Code) -> &'static str {
     match code {
@@ -90,7 +95,7 @@ fn advice(code: Code) -> &'static str {
         | Code::SaslAuthenticationFailed
         | Code::UnsupportedSASLMechanism
         | Code::IllegalSASLState
-        | Code::SecurityDisabled => "check kafka.sasl: mechanism, username, password",
+        | Code::SecurityDisabled => LOGIN,
         Code::SSL => "check kafka.tls: the certificate authority, the host name, the client certificate",
         Code::InconsistentGroupProtocol => {
             "the group's other members use another assignor: give this consumer its own group"
@@ -120,6 +125,12 @@ pub(super) fn session(code: Code, reason: &str) -> PublishError {
         .with_source(KafkaError::Global(code))
 }
 
+/// Returns whether a login with a token failed: in librdkafka, or by a broker's answer (RFC 7628,
+/// section 3.2.2).
+fn is_of_token(reason: &str) -> bool {
+    reason.contains("OAUTHBEARER") || reason.contains("{\"status\":")
+}
+
 /// Describes why a client could not be created: its configuration is wrong. librdkafka's error
 /// repeats the value, which may be a secret, so only its description is used.
 pub(super) fn creation(error: &KafkaError) -> String {
@@ -133,7 +144,13 @@ pub(super) fn creation(error: &KafkaError) -> String {
 
 pub(super) fn describe(code: Code, reason: &str) -> String {
     match classify(code) {
-        (Fault::Operator, _) => format!("kafka: {reason} ({code}); {}", advice(code)),
+        (Fault::Operator, _) => {
+            let advice = match advice(code) {
+                LOGIN if is_of_token(reason) => TOKEN_LOGIN,
+                other => other,
+            };
+            format!("kafka: {reason} ({code}); {advice}")
+        }
         _ => format!("kafka: {reason} ({code})"),
     }
 }
@@ -189,6 +206,11 @@ mod tests {
         assert!(text.contains("\"orders\"") && text.contains("create it"), "{text}");
         let text = session(Code::Authentication, "wrong password").to_string();
         assert!(text.contains("wrong password") && text.contains("kafka.sasl"), "{text}");
+        for reason in ["SASL OAUTHBEARER authentication failed", r#"SASL error: {"status":"invalid_token"}"#]
+        {
+            let text = session(Code::Authentication, reason).to_string();
+            assert!(text.contains("issuer, audience") && !text.contains("password"), "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 
 use super::config::Config;
 use super::fault;
+use super::login::Login;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
 /// Facts about a topic. A setting is missing when the cluster does not show it to this user.
@@ -89,6 +90,7 @@ pub(super) async fn ask(
         let properties = owned.client().map_err(|error| InspectError::operator(error.to_string()))?;
         let client = Client::from_config(&properties)
             .map_err(|error| InspectError::operator(fault::creation(&error)))?;
+        Login::of(&owned, None)?.give(client.inner())?;
         let described = client.inner().fetch_metadata(None, timeout);
         let cluster = described.map_err(|error| failed("list topics", &error))?;
         let brokers = cluster.brokers().iter().map(MetadataBroker::id).collect();

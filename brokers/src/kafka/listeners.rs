@@ -20,6 +20,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 use super::config::Config;
 use super::fault;
+use super::login::Login;
 use crate::inspect::InspectError;
 
 /// Maximum time of one wait for the cluster's answer.
@@ -71,9 +72,11 @@ async fn unreached(address: &str, limit: Duration) -> Option<String> {
 
 fn advertised(config: &Config, limit: Duration) -> Result<Vec<Advertised>, InspectError> {
     let mut client = config.client().map_err(|error| InspectError::operator(error.to_string()))?;
+    let login = Login::of(config, None)?;
     client.set("debug", "metadata").set_log_level(RDKafkaLogLevel::Debug);
     let producer = BaseProducer::from_config_and_context(&client, Told::default())
         .map_err(|error| InspectError::operator(fault::creation(&error)))?;
+    login.give(producer.client())?;
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
         producer.poll(SLICE);

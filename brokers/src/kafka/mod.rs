@@ -65,8 +65,11 @@ mod last_error;
 mod ledger;
 mod listeners;
 mod log;
+mod login;
 #[doc(hidden)]
 pub mod mock;
+#[cfg(feature = "kafka-aws")]
+mod msk;
 mod offsets;
 mod opening;
 mod outcomes;
@@ -92,7 +95,7 @@ pub(crate) mod wire;
 
 pub use admin::{Admin, AdminError, TopicPlan};
 pub use committed::committed;
-pub use config::{Compression, Config, Mechanism, Sasl};
+pub use config::{Aws, Compression, Config, Mechanism, Sasl};
 pub use connector::Connector;
 pub use group::{GroupConfig, Partition, Start};
 pub use inspect::{Retained, TopicFacts, inspect};

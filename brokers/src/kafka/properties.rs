@@ -87,6 +87,9 @@ pub(super) fn check(name: &str, value: &str) -> Result<(), InvalidSetting> {
             "is not supported: behind a damaged batch, librdkafka would continue at a wrong offset; remove it, and use tls against damage by the network",
         ));
     }
+    if name.starts_with("sasl.oauthbearer.") || name == "enable.sasl.oauthbearer.unsecure.jwt" {
+        return refused(String::from("is set by sasl.oauth; remove it here"));
+    }
     // These load a shared library into the process: an author of the configuration could run any
     // code.
     if matches!(name, "plugin.library.paths" | "ssl.engine.location" | "ssl.providers")
@@ -109,6 +112,7 @@ mod tests {
             assert!(check(name, "1").is_err(), "{name}");
         }
         assert!(check("linger.ms", "5").unwrap_err().problem.contains("linger_ms"));
+        assert!(check("sasl.oauthbearer.method", "oidc").unwrap_err().problem.contains("sasl.oauth"));
         assert!(check("check.crcs", "true").unwrap_err().problem.contains("damaged"));
         for name in ["socket.keepalive.enable", "socket.send.buffer.bytes", "fetch.min.bytes"] {
             assert!(check(name, "1").is_ok(), "{name}");

@@ -16,6 +16,7 @@ use super::callbacks::{Callbacks, set_paused};
 use super::commits::Commits;
 use super::inflow::Inflow;
 use super::ledger::Place;
+use super::login::Login;
 use super::reading::Next;
 use super::{committed, offsets};
 
@@ -66,6 +67,7 @@ pub(super) struct Pump {
     pub(super) inflow: Arc<Inflow>,
     pub(super) origin: String,
     pub(super) commits: Commits,
+    pub(super) login: Login,
 }
 
 impl Pump {
@@ -121,6 +123,9 @@ impl Pump {
                     }
                     return;
                 }
+            }
+            if let Err(error) = self.login.turn(self.consumer.client()) {
+                self.inflow.fail(error.fault(), error.to_string());
             }
             self.pass_markers();
             self.commit_moved();

@@ -12,6 +12,7 @@ use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
 use tokio::sync::oneshot;
 
 use super::fault;
+use super::login::Login;
 use super::outcomes::Outcomes;
 use crate::unreachable;
 
@@ -35,10 +36,15 @@ pub(super) struct Session {
 
 impl Session {
     /// Creates the producer and starts its thread. Blocks to read certificates.
-    pub(super) fn open(config: &ClientConfig, outcomes: Outcomes) -> Result<Self, PublishError> {
+    pub(super) fn open(
+        config: &ClientConfig,
+        outcomes: Outcomes,
+        login: Login,
+    ) -> Result<Self, PublishError> {
         let settings = |text: String| PublishError::new(Fault::Operator, message::FaultScope::Session, text);
         let producer = BaseProducer::from_config_and_context(config, outcomes)
             .map_err(|error| settings(fault::creation(&error)))?;
+        login.give(producer.client())?;
         let producer = Arc::new(producer);
         producer.context().serves(&producer);
         let (stop, stopped) = channel();
@@ -47,7 +53,7 @@ impl Session {
         thread::Builder::new()
             .name(String::from("kafka-producer"))
             .spawn(move || {
-                serve(&served, &stopped);
+                serve(&served, &stopped, login);
                 drop(served);
                 // If the session was dropped instead of closed, no caller waits.
                 let _ = end.send(());
@@ -114,10 +120,18 @@ impl Drop for Session {
 
 /// Serves callbacks until the session is dropped. Purges messages that a failed session still
 /// holds.
-fn serve(producer: &Arc<BaseProducer<Outcomes>>, stopped: &Receiver<Arc<BaseProducer<Outcomes>>>) {
+fn serve(
+    producer: &Arc<BaseProducer<Outcomes>>,
+    stopped: &Receiver<Arc<BaseProducer<Outcomes>>>,
+    mut login: Login,
+) {
     loop {
         producer.poll(TURN);
+        let kept = login.turn(producer.client());
         let outcomes = producer.context();
+        if let Err(error) = kept {
+            outcomes.fail(error.fault(), error.to_string());
+        }
         if !outcomes.failed()
             && let Some((code, reason)) = producer.client().fatal_error()
         {

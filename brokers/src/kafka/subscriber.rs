@@ -11,6 +11,7 @@ use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::beginning::begin_at_the_end;
@@ -22,6 +23,7 @@ use super::fixed;
 use super::group::{GroupConfig, Partition, Start};
 use super::inflow::Inflow;
 use super::ledger::Place;
+use super::login::Login;
 use super::offsets;
 use super::pump::{Command, EndOfDelivery, Pump};
 use super::status::ReadStatus;
@@ -72,9 +74,10 @@ impl Subscriber {
         let (sender, commands) = channel();
         let (opened, opening) = oneshot::channel();
         let (me, shared, waker) = (self.clone(), Arc::clone(&inflow), sender.clone());
+        let runtime = Handle::try_current().ok();
         thread::Builder::new()
             .name(String::from("kafka-consumer"))
-            .spawn(move || match me.open(shared, waker) {
+            .spawn(move || match me.open(shared, waker, runtime) {
                 Ok(pump) => {
                     // If the attempt was dropped, so is the consumer, which leaves the group at
                     // once.
@@ -94,18 +97,25 @@ impl Subscriber {
         }
     }
 
-    /// Creates the consumer. Blocks: it reads secrets and certificates and waits for the cluster's
-    /// first answer.
-    fn open(&self, inflow: Arc<Inflow>, waker: Sender<Command>) -> Result<Pump, SubscriptionError> {
+    /// Creates the consumer. Blocks: it reads secrets and certificates, and waits for a token and
+    /// for the cluster's first answer.
+    fn open(
+        &self,
+        inflow: Arc<Inflow>,
+        waker: Sender<Command>,
+        runtime: Option<Handle>,
+    ) -> Result<Pump, SubscriptionError> {
         let mut client = self
             .group
             .consumer(&self.config)
             .map_err(|error| SubscriptionError::operator(error.to_string()).with_source(error))?;
         let fixed = self.fixed();
         let group_of_fixed = (!fixed.is_empty()).then(|| self.group.group.clone());
+        let login = Login::of(&self.config, runtime)?;
         let callbacks = Callbacks::new(Arc::clone(&inflow), &self.config, &mut client, group_of_fixed);
         let mut consumer = BaseConsumer::from_config_and_context(&client, callbacks)
             .map_err(|error| SubscriptionError::operator(fault::creation(&error)))?;
+        login.give(consumer.client())?;
         consumer.set_nonempty_callback(move || {
             // An error means that the subscription has ended, and nothing needs to wake up.
             let _ = waker.send(Command::Wake);
@@ -113,7 +123,7 @@ impl Subscriber {
         let (origin, timeout) = (self.group.origin(), self.config.connect_timeout());
         let commits = if fixed.is_empty() { Commits::default() } else { Commits::kept(Instant::now()) };
         let end = EndOfDelivery(Arc::clone(&inflow));
-        let mut pump = Pump { _end: end, consumer, inflow, origin, commits };
+        let mut pump = Pump { _end: end, consumer, inflow, origin, commits, login };
         pump.reach(timeout)?;
         for topic in self.group.all_topics() {
             pump.learn(topic, timeout).map_err(|error| {

@@ -13,6 +13,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::admin::AdminError;
 use super::config::Config;
+use super::login::Login;
 use super::{fault, wire};
 
 /// Maximum silence of a broker while there is something to read.
@@ -47,6 +48,7 @@ pub struct Begun {
 /// had when reading began.
 pub struct TopicReader {
     consumer: BaseConsumer,
+    login: Login,
     timeout: Duration,
     topic: String,
     /// Partitions that have unread records, each with the offset before which it ends.
@@ -55,10 +57,11 @@ pub struct TopicReader {
 }
 
 impl TopicReader {
-    /// Creates a reader of this cluster; the first call connects.
+    /// Creates a reader of this cluster; the first call connects. A login with tokens needs a Tokio
+    /// runtime around it, such as that of `spawn_blocking`, and waits for the first token.
     ///
     /// # Errors
-    /// [`AdminError::Setting`] for an invalid setting.
+    /// [`AdminError::Setting`] for an invalid setting, [`AdminError::Refused`] without a token.
     pub fn new(config: &Config) -> Result<Self, AdminError> {
         let mut client = config.client()?;
         client
@@ -75,7 +78,10 @@ impl TopicReader {
             .set("queued.max.messages.kbytes", "16384");
         let consumer = create(&client)?;
         let timeout = config.connect_timeout();
-        Ok(Self { consumer, timeout, topic: String::new(), left: BTreeMap::new(), heard_at: Instant::now() })
+        let login = Login::of(config, None)?;
+        login.give(consumer.client())?;
+        let (topic, left) = (String::new(), BTreeMap::new());
+        Ok(Self { consumer, login, timeout, topic, left, heard_at: Instant::now() })
     }
 
     /// Begins a topic at a point in time, or at its beginning. Returns `None` when there is no such
@@ -139,6 +145,7 @@ impl TopicReader {
         let mut records = Vec::new();
         let mut room = Room { records: records_max, bytes: BATCH_BYTES_MAX };
         while !self.left.is_empty() && !room.is_used_up() {
+            self.login.turn(self.consumer.client())?;
             match self.consumer.poll(POLL) {
                 Some(Ok(record)) => {
                     self.heard_at = Instant::now();

@@ -28,8 +28,9 @@ pub(super) const SHORT_BYTES_MAX: usize = 255;
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Config {
-    /// `amqp[s]://[user[:password]@]host[:port][/vhost]`; no path means the virtual host `/`. A secret, because
-    /// it may hold a password.
+    /// `amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost]`; no path means the virtual
+    /// host `/`. Up to 16 nodes of a cluster: a connection is opened to the first that accepts it,
+    /// beginning with the one of the last connection. A secret, because it may hold a password.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub url: SecretString,
     /// The user, instead of the one in `url`. Without either, RabbitMQ's `guest` (loopback only).

@@ -129,10 +129,12 @@ impl message::Connector for Connector {
     }
 
     fn connect_max(&self) -> Duration {
-        // Each connection and each of its lanes is a step, and the exchange is another one.
-        let steps = self.connections.saturating_mul(1 + LANES_PER_CONNECTION).saturating_add(1);
-        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.endpoint.connect_timeout().saturating_mul(steps).max(CONNECT_MAX_DEFAULT)
+        // Each connection is a login, each of its lanes a step, and the exchange is another one.
+        let times = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let logins = self.endpoint.login_timeout().saturating_mul(times(self.connections));
+        let lanes = self.connections.saturating_mul(LANES_PER_CONNECTION);
+        let steps = self.endpoint.connect_timeout().saturating_mul(times(lanes.saturating_add(1)));
+        logins.saturating_add(steps).max(CONNECT_MAX_DEFAULT)
     }
 
     /// Reports an alarm, during which the broker confirms nothing.
@@ -157,5 +159,8 @@ mod tests {
         };
         assert_eq!(within(1, 100), CONNECT_MAX_DEFAULT);
         assert_eq!(within(16, 10_000), Duration::from_secs(49 * 10));
+        let config = Config::new("amqp://127.0.0.1,[::1],localhost").connections(16);
+        let each_host = Connector::new(&config).unwrap().connect_max();
+        assert_eq!(each_host, Duration::from_secs((3 * 16 + 33) * 10));
     }
 }

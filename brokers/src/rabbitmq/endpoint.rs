@@ -1,6 +1,7 @@
 //! Turns URL, credentials and certificates into connections to a broker.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -9,15 +10,14 @@ use lapin::uri::{AMQPScheme, AMQPUri, SASLMechanism};
 use lapin::{AsyncTcpStream, ConnectionProperties};
 use message::addresses::{addresses_of, first_to_answer, tried};
 use message::loopback::is_loopback;
-use message::{PublishError, SubscriptionError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::Instant;
 
 use super::config::{Auth, Config, invalid};
 use super::connection::Connection;
 use super::end::End;
-use super::fault;
-use super::uri::parse;
+use super::unopened::OpenFailure;
+use super::uri::{Uris, parse};
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -27,11 +27,20 @@ use crate::unreachable;
 /// The setting of the password.
 pub(super) const PASSWORD: &str = "rabbitmq.password";
 
-/// A broker to connect to. Has no `Debug`, because the client's URI type prints passwords.
+/// Password and certificates of a login.
+pub(super) struct Secrets {
+    pub(super) password: Option<SecretString>,
+    tls: Option<RustlsConnector>,
+}
+
+/// A broker to connect to, or the nodes of its cluster. Has no `Debug`, because the client's URI
+/// type prints passwords.
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    /// Without the password, which is added on every connect.
-    uri: AMQPUri,
+    /// One for each host, without the password, which is added on every connect: at least one.
+    hosts: Arc<[AMQPUri]>,
+    /// The host that the last login was at.
+    last: Arc<AtomicUsize>,
     password: Option<Secret>,
     tls: Option<Tls>,
     connection_name: String,
@@ -39,46 +48,11 @@ pub(super) struct Endpoint {
     destination: String,
 }
 
-/// The reason why no connection was opened.
-pub(super) enum OpenFailure {
-    /// A secret or certificate file cannot be read.
-    Setting(InvalidSetting),
-    /// It took longer than the configured time.
-    Timeout(String),
-    /// The client's error.
-    Client(lapin::Error),
-}
-
-impl From<OpenFailure> for PublishError {
-    fn from(failure: OpenFailure) -> Self {
-        match failure {
-            OpenFailure::Setting(error) => {
-                Self::new(message::Fault::Operator, message::FaultScope::Session, error.to_string())
-            }
-            OpenFailure::Timeout(reason) => Self::session_lost(reason),
-            OpenFailure::Client(error) => fault::of_session(error),
-        }
-    }
-}
-
-impl From<OpenFailure> for SubscriptionError {
-    fn from(failure: OpenFailure) -> Self {
-        match failure {
-            OpenFailure::Setting(error) => Self::operator(error.to_string()),
-            OpenFailure::Timeout(reason) => Self::lost(reason),
-            OpenFailure::Client(error) => fault::of_subscription(error),
-        }
-    }
-}
-
 impl Endpoint {
     /// Parses the URL and checks it together with credentials and certificates.
     pub(super) fn new(config: &Config) -> Result<Self, InvalidSetting> {
         config.check()?;
-        let (mut uri, mut password) = parse(config.url.expose_secret())?;
-        if let Some(username) = &config.username {
-            uri.authority.userinfo.username.clone_from(username);
-        }
+        let Uris { mut hosts, mut password } = parse(config.url.expose_secret())?;
         if config.password.is_some() || config.password_file.is_some() {
             if password.is_some() {
                 let problem = "the url also contains a password; set it in one place only";
@@ -87,21 +61,34 @@ impl Endpoint {
             let pair = (config.password.clone(), config.password_file.clone());
             password = Some(Secret::from_pair(PASSWORD, pair.0, pair.1)?);
         }
-        let tls = check_tls(&uri, config)?;
-        if config.auth == Auth::External {
-            uri.query.auth_mechanism = Some(SASLMechanism::External);
+        let mut tls = None;
+        for uri in &mut hosts {
+            if let Some(username) = &config.username {
+                uri.authority.userinfo.username.clone_from(username);
+            }
+            tls = check_tls(uri, config)?;
+            if config.auth == Auth::External {
+                uri.query.auth_mechanism = Some(SASLMechanism::External);
+            }
+            uri.query.heartbeat = Some(config.heartbeat_secs);
         }
-        uri.query.heartbeat = Some(config.heartbeat_secs);
-        let authority = &uri.authority;
-        let destination = format!("rabbitmq {}:{} {}", authority.host, authority.port, uri.vhost);
+        let vhost = hosts.first().map_or("", |uri| uri.vhost.as_str());
+        let destination =
+            format!("rabbitmq {} {vhost}", hosts.iter().map(place).collect::<Vec<_>>().join(","));
         Ok(Self {
             password,
             tls,
             connection_name: config.connection_name.clone(),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             destination,
-            uri,
+            hosts: Arc::from(hosts),
+            last: Arc::default(),
         })
+    }
+
+    /// Returns the maximum time of a login, at all hosts one after the other.
+    pub(super) fn login_timeout(&self) -> Duration {
+        self.connect_timeout.saturating_mul(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX))
     }
 
     /// Returns the maximum time of each step of opening a session.
@@ -111,33 +98,59 @@ impl Endpoint {
 
     /// Logs which protection the connection lacks.
     pub(super) fn warn(&self) {
-        if self.tls.is_none() && !is_loopback(&self.uri.authority.host) {
+        if self.tls.is_none() && !self.hosts.iter().all(|uri| is_loopback(&uri.authority.host)) {
             plaintext::warn(&self.destination);
         }
     }
 
-    /// Returns `rabbitmq host:port vhost`, for logs.
+    /// Returns `rabbitmq host:port vhost`, or `rabbitmq host:port,host:port vhost`, for logs.
     pub(super) fn destination(&self) -> &str {
         &self.destination
     }
 
     /// Opens a connection with this password and closes it.
     pub(super) async fn try_login(&self, password: &SecretString) -> Result<(), OpenFailure> {
-        let (mut uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
-        password.expose_secret().clone_into(&mut uri.authority.userinfo.password);
-        let (client, end) = self.log_in(uri, tls, "login").await?;
+        let mut secrets = self.with_secrets().map_err(OpenFailure::Setting)?;
+        secrets.password = Some(password.clone());
+        let (client, end) = self.log_in(&secrets, "login").await?;
         Connection::new(Arc::new(client), end, None).say_goodbye(Instant::now() + self.connect_timeout).await;
         Ok(())
     }
 
-    /// Logs in, within the time limit for connecting. The broker shows the connection as
-    /// `<connection_name> <purpose>`.
+    /// Logs in at the first host that accepts it, beginning with the one of the last login. Each
+    /// has the time limit for connecting. The broker shows the connection as `<connection_name>
+    /// <purpose>`.
     pub(super) async fn log_in(
         &self,
-        uri: AMQPUri,
-        tls: Option<RustlsConnector>,
+        secrets: &Secrets,
         purpose: &str,
     ) -> Result<(lapin::Connection, End), OpenFailure> {
+        let count = self.hosts.len();
+        let first = self.last.load(Ordering::Relaxed);
+        let mut failures = Vec::new();
+        for index in (0..count).map(|next| (first + next) % count) {
+            match self.log_in_at(&self.hosts[index], secrets, purpose).await {
+                Ok(opened) => {
+                    self.last.store(index, Ordering::Relaxed);
+                    return Ok(opened);
+                }
+                Err(failure) => failures.push((place(&self.hosts[index]), failure)),
+            }
+        }
+        Err(OpenFailure::of_all(failures).with_token(secrets.password.as_ref()))
+    }
+
+    async fn log_in_at(
+        &self,
+        host: &AMQPUri,
+        secrets: &Secrets,
+        purpose: &str,
+    ) -> Result<(lapin::Connection, End), OpenFailure> {
+        let mut uri = host.clone();
+        if let Some(password) = &secrets.password {
+            password.expose_secret().clone_into(&mut uri.authority.userinfo.password);
+        }
+        let tls = &secrets.tls;
         let name = format!("{} {purpose}", self.connection_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(OpenFailure::Client)?;
@@ -155,7 +168,7 @@ impl Endpoint {
             // From here on, only this address can be the silent one.
             let _ = answered.set(tcp.get_ref().peer_addr()?);
             let (running, end) = End::of(tcp.get_ref())?;
-            let stream = match &tls {
+            let stream = match tls {
                 Some(connector) => stream.into_rustls(connector, &uri.authority.host).await?,
                 None => stream,
             };
@@ -170,9 +183,11 @@ impl Endpoint {
         });
         let tried = || {
             let all = || found.get().map_or(&[][..], Vec::as_slice);
-            tried(&self.uri.authority.host, answered.get().map_or_else(all, std::slice::from_ref))
+            tried(&host.authority.host, answered.get().map_or_else(all, std::slice::from_ref))
         };
-        self.in_time_or(opening, tried).await
+        let late =
+            || format!("rabbitmq {} {} did not answer{}", place(host), host.vhost, self.within(&tried()));
+        self.in_time_or(opening, late).await
     }
 
     /// Returns the password, which is read on every connect.
@@ -185,43 +200,49 @@ impl Endpoint {
         &self,
         opening: impl Future<Output = Result<T, lapin::Error>>,
     ) -> Result<T, OpenFailure> {
-        self.in_time_or(opening, String::new).await
+        let late = || format!("{} did not answer{}", self.destination, self.within(""));
+        self.in_time_or(opening, late).await
     }
 
-    /// Does the same; `tried` names the broker's addresses for the error.
+    /// Returns the time limit for connecting, with the addresses that were tried and the remedy.
+    fn within(&self, tried: &str) -> String {
+        let millis = self.connect_timeout.as_millis();
+        format!(" within {millis} ms{tried}; {}", unreachable::advice("", "rabbitmq.url"))
+    }
+
+    /// Does the same; `late` is the error of an answer that does not come.
     async fn in_time_or<T>(
         &self,
         opening: impl Future<Output = Result<T, lapin::Error>>,
-        tried: impl FnOnce() -> String,
+        late: impl FnOnce() -> String,
     ) -> Result<T, OpenFailure> {
         match tokio::time::timeout(self.connect_timeout, opening).await {
             Ok(opened) => opened.map_err(OpenFailure::Client),
-            Err(_) => {
-                let (destination, millis) = (&self.destination, self.connect_timeout.as_millis());
-                let (tried, advice) = (tried(), unreachable::advice("", "rabbitmq.url"));
-                let told = format!("{destination} did not answer within {millis} ms{tried}; {advice}");
-                Err(OpenFailure::Timeout(told))
-            }
+            Err(_) => Err(OpenFailure::Timeout(late())),
         }
     }
 
     /// Returns user, password and virtual host, for the management API. Reads the password's file.
     pub(super) fn login(&self) -> Result<(String, SecretString, String), InvalidSetting> {
-        let (uri, _) = self.with_secrets()?;
-        let password = SecretString::from(uri.authority.userinfo.password);
-        Ok((uri.authority.userinfo.username, password, uri.vhost))
+        let password = self.password.as_ref().map(|password| password.load(PASSWORD)).transpose()?;
+        let first = &self.hosts[0];
+        // Without a password, the client library has that of the user guest.
+        let password = password.unwrap_or_else(|| first.authority.userinfo.password.clone().into());
+        Ok((first.authority.userinfo.username.clone(), password, first.vhost.clone()))
     }
 
-    /// Adds the secrets. Files are read on every connect, so that a rotated password or certificate
-    /// is picked up.
-    pub(super) fn with_secrets(&self) -> Result<(AMQPUri, Option<RustlsConnector>), InvalidSetting> {
-        let mut uri = self.uri.clone();
-        if let Some(password) = &self.password {
-            password.load(PASSWORD)?.expose_secret().clone_into(&mut uri.authority.userinfo.password);
-        }
-        let connector = self.tls.as_ref().map(connector).transpose()?;
-        Ok((uri, connector))
+    /// Reads the secrets. Files are read on every connect, so that a rotated password or
+    /// certificate is picked up.
+    pub(super) fn with_secrets(&self) -> Result<Secrets, InvalidSetting> {
+        let password = self.password.as_ref().map(|password| password.load(PASSWORD)).transpose()?;
+        let tls = self.tls.as_ref().map(connector).transpose()?;
+        Ok(Secrets { password, tls })
     }
+}
+
+/// Returns host and port.
+fn place(uri: &AMQPUri) -> String {
+    format!("{}:{}", uri.authority.host, uri.authority.port)
 }
 
 fn not_connected() -> lapin::Error {
@@ -284,6 +305,8 @@ mod tests {
             ("amqp://rabbit", "rabbitmq rabbit:5672 /"),
             ("amqp://rabbit/%2f", "rabbitmq rabbit:5672 /"),
             ("amqps://[::1]", "rabbitmq ::1:5671 /"),
+            ("amqp://me:s3cret@r1:5673,r2,[::1]/shop", "rabbitmq r1:5673,r2:5672,::1:5672 shop"),
+            ("amqps://r1,r2:5673", "rabbitmq r1:5671,r2:5673 /"),
         ] {
             assert_eq!(endpoint(url).ok().unwrap().destination(), destination);
         }
@@ -291,9 +314,10 @@ mod tests {
 
     #[test]
     fn the_password_of_the_url_reaches_the_connection_decoded() {
-        let (uri, _) = endpoint("amqp://me:s%2Fcret@rabbit").ok().unwrap().with_secrets().unwrap();
-        assert_eq!(uri.authority.userinfo.username, "me");
-        assert_eq!(uri.authority.userinfo.password, "s/cret");
+        for url in ["amqp://me:s%2Fcret@rabbit", "amqp://me:s%2Fcret@r1,r2"] {
+            let (user, password, vhost) = endpoint(url).ok().unwrap().login().unwrap();
+            assert_eq!((user.as_str(), password.expose_secret(), vhost.as_str()), ("me", "s/cret", "/"));
+        }
     }
 
     #[test]
@@ -312,6 +336,11 @@ mod tests {
             ("amqp://u:p@s3cret@rabbit", "%40"),
             ("amqp://u:p/s3cret@rabbit", "%40"),
             ("amqp://u:p#s3cret@rabbit", "%40"),
+            ("amqp://u:s3cret@r1,,s3cret/x", "host 2 of 3 is empty"),
+            ("amqp://u:s3cret@s3cret:1:2,r2", "host 1 of 2 has more than one colon"),
+            ("amqp://u:s3cret@r1,s3cret:", "host 2 of 2 has a port"),
+            ("amqp://u:s3cret@s3cret,s3cret:5672", "host 2 of 2 repeats host 1"),
+            ("amqp://u:p@s3cret,x@r1,r2", "%40"),
         ] {
             let error = endpoint(url).err().unwrap().to_string();
             assert!(error.starts_with("rabbitmq.url") && error.contains(part), "{error}");

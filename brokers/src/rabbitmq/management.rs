@@ -1,18 +1,16 @@
 //! RabbitMQ's management API, which reports the settings of queues; AMQP does not. Blocking, and
 //! only for `relay doctor`.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use url::Url;
 
 use super::alarms::{Node, alarms};
-use super::config::{Config, invalid};
+use super::config::Config;
 use super::endpoint::Endpoint;
 use super::facts::{QueueFacts, QueueSettings, TopicFacts};
 use super::management_url::check;
@@ -89,7 +87,7 @@ impl Management {
         let base = check(text, config.allow_plaintext)?;
         let (user, password, vhost) = Endpoint::new(config)?.login()?;
         let timeout = Duration::from_millis(config.connect_timeout_ms);
-        let tls = tls(config.tls.as_ref().unwrap_or(&Tls::default()))?;
+        let tls = config.tls.as_ref().unwrap_or(&Tls::default()).https("rabbitmq.tls")?;
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
@@ -218,32 +216,6 @@ impl Management {
         })?;
         Ok((Some(body), clock))
     }
-}
-
-fn tls(tls: &Tls) -> Result<TlsConfig, InvalidSetting> {
-    let roots: Vec<Certificate<'static>> = match tls.authorities("rabbitmq.tls")? {
-        Some(authorities) => authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect(),
-        None => {
-            let system = rustls_native_certs::load_native_certs().certs;
-            system.iter().map(|der| Certificate::from_der(der).to_owned()).collect()
-        }
-    };
-    let identity = match (tls.identity("rabbitmq.tls")?, &tls.key_file) {
-        (Some((chain, _)), Some(key_file)) => {
-            let unusable = |problem: String| invalid("tls.key_file", problem);
-            let key = std::fs::read(key_file).map_err(|error| unusable(error.to_string()))?;
-            let key = PrivateKey::from_pem(&key).map_err(|error| unusable(error.to_string()))?;
-            let chain: Vec<_> = chain.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
-            Some(ClientCert::new_with_certs(&chain, key))
-        }
-        _ => None,
-    };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    Ok(TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&roots))
-        .client_cert(identity)
-        .unversioned_rustls_crypto_provider(provider)
-        .build())
 }
 
 /// Returns the broker's clock in the middle of a request.

@@ -5,10 +5,12 @@
 //! | `config.rs` | [`Config`]: the operator's settings |
 //! | `endpoint.rs` | turns URL, credentials and certificates into logins |
 //! | `opening.rs` | opens connections whose password is renewed |
+//! | `unopened.rs` | why no connection was opened, at one host or several |
 //! | `uri.rs` | reads the URL |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `end.rs` | detects the end of a connection, and brings it about |
 //! | `renewal.rs` | a password that is replaced while a connection lasts |
+//! | `token.rs` | the expiry of an access token that is used as a password |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
 //! | `backlog.rs` | messages that wait to be published, by topic |
@@ -106,6 +108,8 @@ mod publisher;
 mod renewal;
 mod subscription;
 mod suspects;
+mod token;
+mod unopened;
 mod uri;
 mod window;
 pub(crate) mod wire;

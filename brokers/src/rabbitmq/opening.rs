@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::connection::Connection;
-use super::endpoint::{Endpoint, OpenFailure};
+use super::endpoint::Endpoint;
 use super::renewal;
+use super::unopened::OpenFailure;
 
 impl Endpoint {
     /// Opens a connection that the broker shows as `<connection_name> <purpose>`. There is no
     /// automatic recovery: when a connection breaks, the outcome of unconfirmed messages is
     /// unknown, and only the caller knows what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
-        let (uri, tls) = self.with_secrets().map_err(OpenFailure::Setting)?;
-        let used = uri.authority.userinfo.password.clone();
-        let (client, end) = self.log_in(uri, tls, purpose).await?;
+        let secrets = self.with_secrets().map_err(OpenFailure::Setting)?;
+        let (client, end) = self.log_in(&secrets, purpose).await?;
         let client = Arc::new(client);
-        let renewal = renewal::of(&client, self, &used);
+        let renewal = secrets.password.and_then(|used| renewal::of(&client, self, used));
         Ok(Connection::new(client, end, renewal))
     }
 }

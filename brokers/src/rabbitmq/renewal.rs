@@ -6,42 +6,59 @@
 //! never checks it. So a new password is first tried in a separate login.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use lapin::types::{LongString, ShortString};
 use message::PublishError;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::connection::Renewal;
 use super::endpoint::{Endpoint, PASSWORD};
+use super::token::Expiry;
 use crate::secret::Secret;
 
 /// Interval at which the file is checked: tokens are replaced a minute or more before they expire.
 const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 15_000 });
+/// Shortest interval: a token that expires sooner is checked more often.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1_000 });
+/// How long before its expiry a token that is not replaced is reported.
+const REPORTED_BEFORE: Duration = Duration::from_secs(60);
 /// Maximum time for the broker's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Checks the password's file for a connection that was opened with the password `used`. Returns
 /// `None` if the password is written in the configuration.
-pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: &str) -> Option<Renewal> {
+pub(super) fn of(
+    client: &Arc<lapin::Connection>,
+    endpoint: &Endpoint,
+    used: SecretString,
+) -> Option<Renewal> {
     let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
     let client = Arc::downgrade(client);
-    let used = SecretString::from(used);
     Some(Renewal::spawn(look(client, endpoint.clone(), password, used)))
 }
 
+/// Returns the pause before the next look: a third of what is left of a token, so that there is
+/// time for a second one.
+fn pause(used: &SecretString) -> Duration {
+    let left = Expiry::of(used.expose_secret()).map(|expiry| expiry.left(SystemTime::now()));
+    match left {
+        Some(left) if !left.is_zero() => (left / 3).clamp(LOOK_EVERY_MIN, LOOK_EVERY),
+        _ => LOOK_EVERY,
+    }
+}
+
 async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Secret, mut used: SecretString) {
-    let mut tick = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut refused: Option<SecretString> = None;
+    let mut is_reported = false;
     loop {
-        tick.tick().await;
+        tokio::time::sleep(pause(&used)).await;
         let read = password.clone();
         // A file that is being replaced is checked again later.
         let Ok(Ok(now)) = tokio::task::spawn_blocking(move || read.load(PASSWORD)).await else { continue };
         if now.expose_secret() == used.expose_secret() {
             refused = None;
+            is_reported = is_reported || report_expiry(&used);
             continue;
         }
         if let Err(error) = endpoint.try_login(&now).await {
@@ -70,5 +87,43 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
             Err(_) => tracing::warn!("rabbitmq did not confirm the new password of a connection"),
         }
         used = now;
+        is_reported = false;
+    }
+}
+
+/// Reports a token that expires soon and was not replaced. Returns whether it did.
+fn report_expiry(used: &SecretString) -> bool {
+    let now = SystemTime::now();
+    let Some(expiry) = Expiry::of(used.expose_secret()) else { return false };
+    if expiry.left(now) > REPORTED_BEFORE {
+        return false;
+    }
+    tracing::warn!(
+        "the token in rabbitmq.password_file {} and has not been replaced: rabbitmq refuses everything on its \
+         connections then; check what renews the file",
+        expiry.told(now)
+    );
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::*;
+
+    fn token(expires_in: u64) -> SecretString {
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() + expires_in;
+        SecretString::from(format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(format!("{{\"exp\":{at}}}"))))
+    }
+
+    #[test]
+    fn a_token_is_reported_only_shortly_before_it_expires() {
+        assert!(!report_expiry(&token(120)));
+        assert!(report_expiry(&token(40)));
+        assert!(report_expiry(&token(0)));
+        assert!(!report_expiry(&SecretString::from("a password")));
+        assert_eq!(pause(&SecretString::from("a password")), LOOK_EVERY);
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use lapin::uri::AMQPUri;
+use message::host_list::urls_of;
 use secrecy::SecretString;
 use url::Url;
 
@@ -10,10 +11,39 @@ use super::config::invalid;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 
-/// Returns the URI without its password, and the password. Errors never quote the URL, which may
-/// contain the password.
-pub(super) fn parse(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
-    let shape = "must be amqp[s]://[user[:password]@]host[:port][/vhost]";
+/// The ports of `amqp` and `amqps`.
+const PORT: u16 = 5672;
+const PORT_TLS: u16 = 5671;
+
+/// The URIs of a broker.
+pub(super) struct Uris {
+    /// One for each host of the URL, without the password: at least one.
+    pub(super) hosts: Vec<AMQPUri>,
+    pub(super) password: Option<Secret>,
+}
+
+/// Reads a URL that names one host, or several separated by commas. Errors never quote the URL,
+/// which may contain the password.
+pub(super) fn parse(url: &str) -> Result<Uris, InvalidSetting> {
+    let port = if url.starts_with("amqps:") { PORT_TLS } else { PORT };
+    let urls = urls_of(url, port).map_err(|problem| {
+        invalid(
+            "url",
+            format!("has several hosts that cannot be used: {problem}; write amqps://user@h1:5671,h2/vhost"),
+        )
+    })?;
+    let mut uris = Uris { hosts: Vec::new(), password: None };
+    for url in urls {
+        let (uri, password) = of_host(&url)?;
+        uris.hosts.push(uri);
+        uris.password = password;
+    }
+    Ok(uris)
+}
+
+/// Returns the URI without its password, and the password.
+fn of_host(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
+    let shape = "must be amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost]";
     if url.is_empty() {
         return Err(invalid("url", format!("missing; it {shape}")));
     }

@@ -15,7 +15,7 @@ use secrecy::ExposeSecret;
 
 use super::config::{ACCESS_KEY, Config, SECRET_KEY};
 use super::encrypted::{EncryptedOnly, plaintext_host};
-use super::fault;
+use crate::causes::chain;
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -133,7 +133,7 @@ impl ClientFactory {
         };
         provider.provide_credentials().await.map_err(|error| {
             let advice = "set AWS_ACCESS_KEY_ID, a profile or an instance role, or sqs.access_key_id";
-            NoClient(format!("no AWS credentials were found: {}; {advice}", fault::chain(&error)))
+            NoClient(format!("no AWS credentials were found: {}; {advice}", chain(&error)))
         })?;
         Ok(Builder::from(&shared))
     }

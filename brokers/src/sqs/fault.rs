@@ -7,6 +7,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
 use super::encrypted::Unencrypted;
+use crate::causes::{chain, has_cause, is_unverified};
 use crate::unreachable;
 
 /// The reason why a request, or one entry of a batch, failed.
@@ -180,41 +181,9 @@ impl Failure {
     }
 }
 
-/// Returns whether TLS failed: the server's certificate was refused, or it does not speak TLS.
-fn is_unverified(error: &(dyn Error + 'static)) -> bool {
-    has_cause(error, &|cause| {
-        cause.is::<rustls::Error>()
-            || cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::InvalidData)
-    })
-}
-
 /// Returns whether the connection was refused.
 fn is_connection_refused(cause: &(dyn Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused)
-}
-
-/// Returns whether `is` holds for an error or any of its causes. An I/O error hides the error that
-/// it wraps from its sources.
-fn has_cause(error: &(dyn Error + 'static), is: &dyn Fn(&(dyn Error + 'static)) -> bool) -> bool {
-    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    is(error)
-        || wrapped.is_some_and(|wrapped| has_cause(wrapped, is))
-        || error.source().is_some_and(|source| has_cause(source, is))
-}
-
-/// Returns the whole chain of causes: the SDK's own text states only that something failed.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        let text = cause.to_string();
-        // Wrappers repeat their cause's text.
-        if !texts.iter().any(|known| known.contains(&text)) {
-            texts.push(text);
-        }
-        next = cause.source();
-    }
-    texts.join(": ")
 }
 
 /// Returns the kind of an error code (SQS API reference, "Common Errors" and those of the

@@ -10,14 +10,11 @@
 //! attributes `ce_id`, `ce_type`, `ce_source`, `traceparent`, `content-type` and, for a chunk,
 //! `ce_chunkindex` and `ce_chunkcount` repeat what filters and tools need to see.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use message::cloudevents::{Envelope, attributes, trace_headers};
+use message::cloudevents::Envelope;
 use message::{Malformed, Message, PublishError, WireHeaders};
-use serde_json::value::RawValue;
 
-use crate::structured::{Event, HEADERS};
+use crate::structured::{self, Event};
 
 /// The media type of the body.
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
@@ -49,7 +46,7 @@ impl Record {
 /// # Errors
 /// [`PublishError::refused`] when it has more than `bytes_max` bytes.
 pub(crate) fn encode(message: &Message, bytes_max: usize) -> Result<Record, PublishError> {
-    let body = body(message)
+    let body = structured::write(message, message.headers.iter(), &[])
         .map_err(|error| PublishError::refused("the message cannot be written as JSON").with_source(error))?;
     let record = Record { body, attributes: message_attributes(message) };
     let bytes = record.bytes();
@@ -61,48 +58,6 @@ pub(crate) fn encode(message: &Message, bytes_max: usize) -> Result<Record, Publ
         )));
     }
     Ok(record)
-}
-
-fn body(message: &Message) -> Result<String, serde_json::Error> {
-    let mut members: Vec<(&str, String)> = Vec::with_capacity(12);
-    for (name, value) in attributes(message) {
-        members.push((name, quoted(&value)?));
-    }
-    members.push(("datacontenttype", quoted(message.content_type.as_str())?));
-    for (name, value) in trace_headers(message) {
-        members.push((name, quoted(value)?));
-    }
-    if !message.headers.is_empty() {
-        members.push((HEADERS, quoted(&serde_json::to_string(&message.headers)?)?));
-    }
-    match embeddable(message) {
-        Some(json) => members.push(("data", json.to_owned())),
-        None => members.push(("data_base64", quoted(&STANDARD.encode(&message.payload))?)),
-    }
-    let members: Vec<String> = members.iter().map(|(name, json)| format!("\"{name}\":{json}")).collect();
-    Ok(format!("{{{}}}", members.join(",")))
-}
-
-/// Returns a JSON string without characters that SQS refuses. JSON itself escapes the others.
-fn quoted(text: &str) -> Result<String, serde_json::Error> {
-    Ok(serde_json::to_string(text)?.replace('\u{FFFE}', "\\ufffe").replace('\u{FFFF}', "\\uffff"))
-}
-
-/// Returns the payload's own text, if it is JSON that comes back byte for byte: no white space
-/// around it (a parser would drop it), and no character that SQS refuses.
-fn embeddable(message: &Message) -> Option<&str> {
-    if !message.content_type.is_json() {
-        return None;
-    }
-    let text = std::str::from_utf8(&message.payload).ok()?;
-    let value: &RawValue = serde_json::from_str(text).ok()?;
-    (value.get().len() == text.len() && text.chars().all(is_accepted)).then_some(text)
-}
-
-/// Returns whether SQS accepts this character: the characters of XML 1.0 (W3C XML 1.0, section
-/// 2.2).
-fn is_accepted(c: char) -> bool {
-    matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
 }
 
 fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
@@ -121,7 +76,7 @@ fn message_attributes(message: &Message) -> Vec<(&'static str, String)> {
     .chain(trace)
     .chain(chunk.into_iter().flatten())
     // A type may contain a character that an attribute cannot; the body has it escaped.
-    .filter(|(_, value)| value.chars().all(is_accepted))
+    .filter(|(_, value)| value.chars().all(structured::is_xml))
     .collect()
 }
 
@@ -202,7 +157,7 @@ mod tests {
 
     fn back(message: &Message) -> Message {
         let record = encode(message, MIB).unwrap();
-        assert!(record.body.chars().all(is_accepted), "{}", record.body);
+        assert!(record.body.chars().all(structured::is_xml), "{}", record.body);
         assert!(record.attributes.len() <= 10);
         let owned = |(name, value): (&str, String)| (name.to_owned(), value);
         decode("orders", record.body, record.attributes.into_iter().map(owned).collect()).unwrap()

@@ -1,7 +1,9 @@
 //! TLS for connections to a broker.
 
-#[cfg(any(feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(any(feature = "http", feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+mod https;
 
 use std::path::PathBuf;
 

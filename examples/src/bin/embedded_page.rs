@@ -26,7 +26,7 @@ struct User {
     is_admin: bool,
 }
 
-/// Stands for the login of the service, which knows its users from sessions or a directory.
+/// Stands in for the login of the service, which knows its users from sessions or a directory.
 async fn login(mut request: Request, next: Next) -> Response {
     let proof = request.headers().get(header::AUTHORIZATION).and_then(|proof| proof.to_str().ok());
     let user = match proof {

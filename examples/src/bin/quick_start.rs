@@ -59,7 +59,7 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().init();
     let kafka = Config::new([std::env::var("KAFKA").context("KAFKA is not set")?]);
     let database = std::env::var("DATABASE_URL").context("DATABASE_URL is not set")?;
-    // Tables and topic: normally a matter of the deployment.
+    // Tables and topic: normally created by the deployment.
     let pool = outbox_toolkit::pool::<Postgres>(&database).await?;
     migrate(&pool).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;

@@ -8,6 +8,7 @@ use message::token::Drift;
 use message::{Fault, InvalidId};
 use outbox::CommitError;
 
+use super::effect::Effect;
 use super::header::InvalidKey;
 use super::problem::Problem;
 use crate::{ClaimError, Claimed};
@@ -112,17 +113,69 @@ pub(super) fn not_acquired<T>(claimed: &Claimed<T>) -> Option<Problem> {
     })
 }
 
-/// Returns the problem for a response that cannot be stored: a bug of the service.
-pub(super) fn not_storable(limit: usize, took_effect: bool) -> Problem {
-    let effect = if took_effect { "The request took effect" } else { "Nothing was done" };
+/// Why a response cannot be stored.
+#[derive(Debug)]
+pub(super) enum NotStorable {
+    /// Its body has an unknown length, or more than `bytes_max` bytes.
+    Large { bytes_max: usize },
+    /// Its body has trailers.
+    Trailers,
+    /// Its body ended with an error.
+    BrokenOff(Box<dyn Error + Send + Sync>),
+    /// Its body was not complete in time.
+    Late { timeout: Duration },
+}
+
+/// The effect of a request whose response cannot be stored, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Its writes are rolled back, or it had no effect.
+    Nothing,
+    /// It took effect.
+    Effect,
+    /// It may have taken effect.
+    Unknown,
+}
+
+impl Told {
+    /// Returns what a handler with effects elsewhere reports: by its word, otherwise by its status.
+    pub(super) fn of(effect: Option<Effect>, status: StatusCode) -> Self {
+        match effect {
+            Some(Effect::None) => Self::Nothing,
+            Some(Effect::Happened) => Self::Effect,
+            None if !status.is_client_error() => Self::Effect,
+            Some(Effect::Unknown) | None => Self::Unknown,
+        }
+    }
+}
+
+/// Returns the problem for a response that cannot be stored: a bug of the service, or a body that
+/// was lost on its way from another one.
+pub(super) fn not_storable(told: Told, reason: &NotStorable) -> Problem {
+    let effect = match told {
+        Told::Nothing => "Nothing was done",
+        Told::Effect => "The request took effect",
+        Told::Unknown => "The request may have taken effect",
+    };
+    let reason = match reason {
+        NotStorable::Large { bytes_max } => {
+            format!("the response is a stream of unknown length or has over {bytes_max} bytes")
+        }
+        NotStorable::Trailers => String::from("the response has trailers"),
+        NotStorable::BrokenOff(error) => {
+            tracing::warn!(error = %Chain(error.as_ref()), "the body of a response broke off");
+            String::from("the body of the response broke off")
+        }
+        NotStorable::Late { timeout } => {
+            tracing::warn!(?timeout, "the body of a response was not complete in time");
+            format!("the body of the response was not complete within {timeout:?}")
+        }
+    };
     Problem::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "response_not_storable",
         "The service's response cannot be stored.",
-        format!(
-            "{effect}, but the response is a stream of unknown length, over {limit} bytes or has trailers, and could not be \
-             repeated for the same Idempotency-Key."
-        ),
+        format!("{effect}, but {reason}, and could not be repeated for the same Idempotency-Key."),
     )
 }
 
@@ -251,6 +304,21 @@ mod tests {
             assert_eq!((problem.status.as_u16(), problem.retry_after), (status, retry_after), "{claimed:?}");
         }
         assert_eq!(not_acquired(&Claimed::Acquired(())), None);
+    }
+
+    #[test]
+    fn a_response_that_is_not_stored_claims_no_more_than_its_handler() {
+        let (ok, refused) = (StatusCode::OK, StatusCode::UNPROCESSABLE_ENTITY);
+        for (effect, status, told) in [
+            (None, ok, Told::Effect),
+            (None, refused, Told::Unknown),
+            (Some(Effect::None), ok, Told::Nothing),
+            (Some(Effect::None), refused, Told::Nothing),
+            (Some(Effect::Happened), refused, Told::Effect),
+            (Some(Effect::Unknown), ok, Told::Unknown),
+        ] {
+            assert_eq!(Told::of(effect, status), told, "{effect:?} {status}");
+        }
     }
 
     #[test]

@@ -35,6 +35,20 @@ mod tests {
         fingerprint(&method.parse().unwrap(), &uri.parse().unwrap(), &headers, body.as_bytes())
     }
 
+    /// The requests are in the file that clients in other languages share.
+    #[test]
+    fn requests_of_the_shared_file_have_its_fingerprints() {
+        let file = include_str!("../../../examples/clients/vectors.json");
+        let file: serde_json::Value = serde_json::from_str(file).unwrap();
+        let requests = file["requests"].as_array().unwrap();
+        assert!(requests.len() > 2);
+        for request in requests {
+            let text = |name: &str| request[name].as_str().unwrap();
+            let print = of(text("method"), text("target"), text("content_type"), text("body"));
+            assert_eq!(print.to_string(), text("sha256"), "{request}");
+        }
+    }
+
     #[test]
     fn json_counts_by_its_content() {
         let json = |body| of("POST", "/orders", "application/json; charset=utf-8", body);

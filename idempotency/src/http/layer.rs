@@ -13,7 +13,7 @@ use crate::{ClaimOptions, IdempotencyKeys, KeyStore, Operation};
 
 /// Default maximum size of a request body, and of a stored response body, in bytes.
 const BODY_BYTES_MAX_DEFAULT: usize = 1_048_576;
-/// Default maximum time for the body of a request to arrive.
+/// Default maximum time for the body of a request, and of a stored response, to arrive.
 const BODY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Length of the longest handled method, with the space after it.
@@ -146,16 +146,20 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
         self.with(|settings| settings.request_bytes_max = bytes)
     }
 
-    /// Sets the maximum size of a response body, in bytes. Default: 1 MiB. A
-    /// larger body, or a stream of unknown length, is answered with 500; in the transactional mode
-    /// nothing of the request is stored.
+    /// Sets the maximum size of a response body, in bytes. Default: 1 MiB. A larger body, or a
+    /// stream of unknown length, is answered with 500. In the transactional mode nothing of the
+    /// request is stored. In the leased mode this answer is stored, because the request may have
+    /// taken effect, unless the response reports that it did not
+    /// ([`Effect::None`](super::Effect::None)): then the key is released.
     #[must_use]
     pub fn response_bytes_max(self, bytes: usize) -> Self {
         self.with(|settings| settings.response_bytes_max = bytes)
     }
 
-    /// Sets the maximum time for the body of a request to arrive. Nothing is held until it has
-    /// arrived. Default: 30 s.
+    /// Sets the maximum time for the body of a request to arrive, and for the body of a response
+    /// that is stored to be complete. Default: 30 s. Nothing is held until the body of the request
+    /// has arrived. A late response is answered as one that is [too
+    /// large](Self::response_bytes_max): it may come from another service whose host is gone.
     #[must_use]
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)

@@ -8,14 +8,14 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use message::crash_points::reached;
-use message::{Backoff, Fingerprint};
+use message::{Backoff, Fingerprint, finite};
 use migrations::own_transaction::roll_back;
 use outbox::{Bounded, CommitError, OutboxTransaction, StoreError, UnknownCommit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-use super::answer;
+use super::answer::{self, NotStorable};
 use super::effect::{Effect, End, end_of_lease};
 use super::header::IDEMPOTENCY_REPLAYED;
 use super::held::{Held, HeldTransaction, LeasedKey};
@@ -27,6 +27,9 @@ use crate::{ClaimError, Claimed, Ending, KeyId, KeyStore, Replay, crash_points};
 
 /// Pause between claims of a key that another request holds.
 const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
+
+/// An error of a body.
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A request that was read, and the service that will handle it.
 pub(super) struct Call<S> {
@@ -42,7 +45,7 @@ struct Answered<R> {
     response: Response<R>,
     /// The effect that it reports, if any.
     effect: Option<Effect>,
-    /// The part of it that is stored; `None` when its status is not stored.
+    /// The stored part of the response; `None` when its status is not stored.
     storable: Option<Storable>,
 }
 
@@ -51,16 +54,12 @@ type Storable = Result<(Ending, StoredResponse), Problem>;
 
 impl<S> Call<S> {
     /// Calls the handler.
-    async fn answer<DB, B, R>(
-        mut self,
-        settings: &LayerOptions<DB>,
-        took_effect: bool,
-    ) -> Result<Answered<R>, S::Error>
+    async fn answer<DB, B, R>(mut self, settings: &LayerOptions<DB>) -> Result<Answered<R>, S::Error>
     where
         DB: KeyStore,
         S: Service<Request<B>, Response = Response<R>>,
         B: From<Bytes>,
-        R: Body + From<Bytes>,
+        R: Body<Error: Into<BoxError>> + From<Bytes>,
     {
         let mut response = self.service.call(Request::from_parts(self.parts, B::from(self.body))).await?;
         reached(crash_points::AFTER_EFFECT);
@@ -69,21 +68,41 @@ impl<S> Call<S> {
             return Ok(Answered { response, effect, storable: None });
         }
         let (parts, body) = response.into_parts();
-        let limit = settings.response_bytes_max;
-        // A body of unknown length may never end.
-        let fits = body.size_hint().exact().is_some_and(|bytes| bytes <= limit as u64);
-        let whole = if fits { body.collect().await.ok() } else { None };
-        // Trailers would be missing from this answer, and from every later one.
-        let whole = whole.filter(|whole| whole.trailers().is_none());
-        let Some(whole) = whole else {
-            let problem = answer::not_storable(limit, took_effect);
-            return Ok(Answered { response: problem.response(), effect, storable: Some(Err(problem)) });
+        let body = match whole(body, settings.response_bytes_max, settings.body_timeout).await {
+            Ok(body) => body,
+            Err(reason) => {
+                let told = match settings.mode {
+                    Mode::Transactional => answer::Told::Nothing,
+                    Mode::Leased => answer::Told::of(effect, parts.status),
+                };
+                let problem = answer::not_storable(told, &reason);
+                return Ok(Answered { response: problem.response(), effect, storable: Some(Err(problem)) });
+            }
         };
-        let body = whole.to_bytes();
         let ending = if parts.status.is_client_error() { Ending::Failed } else { Ending::Succeeded };
         let stored = StoredResponse::of(parts.status, &parts.headers, body.clone());
         let response = Response::from_parts(parts, R::from(body));
         Ok(Answered { response, effect, storable: Some(Ok((ending, stored))) })
+    }
+}
+
+/// Reads the body of a response, or returns why it cannot be stored.
+async fn whole<R>(body: R, bytes_max: usize, timeout: Duration) -> Result<Bytes, NotStorable>
+where
+    R: Body<Error: Into<BoxError>>,
+{
+    // A body of unknown length may never end.
+    if body.size_hint().exact().is_none_or(|bytes| bytes > bytes_max as u64) {
+        return Err(NotStorable::Large { bytes_max });
+    }
+    // Nor may one of known length: the host that it comes from may be gone. The key, and perhaps a
+    // connection, would be held for ever.
+    match tokio::time::timeout(timeout, body.collect()).await {
+        // Trailers would be missing from this answer, and from every later one.
+        Ok(Ok(whole)) if whole.trailers().is_some() => Err(NotStorable::Trailers),
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) => Err(NotStorable::BrokenOff(error.into())),
+        Err(_) => Err(NotStorable::Late { timeout }),
     }
 }
 
@@ -98,7 +117,7 @@ where
     DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
-    R: Body + From<Bytes>,
+    R: Body<Error: Into<BoxError>> + From<Bytes>,
 {
     let claimed =
         waiting(settings, || settings.keys.begin_here(&id, call.fingerprint, &settings.claim)).await;
@@ -108,7 +127,7 @@ where
     };
     let held = HeldTransaction::new(Held::Keyed(Box::new(tx)));
     call.parts.extensions.insert(held.clone());
-    let Answered { response, effect, storable } = call.answer(settings, false).await?;
+    let Answered { response, effect, storable } = call.answer(settings).await?;
     let Some(Held::Keyed(mut tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
     let Some(Ok((ending, stored))) = storable else {
         if let Err(error) = tx.rollback().await {
@@ -141,7 +160,7 @@ where
     DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
-    R: Body + From<Bytes>,
+    R: Body<Error: Into<BoxError>> + From<Bytes>,
 {
     let claimed = waiting(settings, || settings.keys.claim(&id, call.fingerprint, &settings.claim)).await;
     let claim = match acquired(claimed) {
@@ -153,8 +172,14 @@ where
     call.parts.extensions.insert(key.clone());
     call.parts.extensions.insert(Some(key));
     let renewal = Renewal::start(claim.share(), lost);
-    let Answered { response, effect, storable } = call.answer(settings, true).await?;
-    let end = end_of_lease(effect, storable.is_some(), claim.on_expired());
+    let Answered { response, effect, storable } = call.answer(settings).await?;
+    let is_stored = match &storable {
+        Some(Ok(_)) => true,
+        // After an effect, every repeated request must get the same refusal.
+        Some(Err(_)) => effect != Some(Effect::None),
+        None => false,
+    };
+    let end = end_of_lease(effect, is_stored, claim.on_expired());
     if end == End::LeaveUnknown {
         // A renewal that the server carries out after the lapse would extend the lease again. It
         // changes nothing for a key that has ended or was released.
@@ -164,9 +189,8 @@ where
     }
     let completed = match (end, storable) {
         (End::LeaveUnknown, _) => claim.leave_unknown().await,
-        (_, None) => claim.release().await,
+        (End::Release, _) | (_, None) => claim.release().await,
         (_, Some(Ok((ending, stored)))) => claim.complete(ending, &stored.encode()).await.map(drop),
-        // The effect has happened, so every repeated request must get the same refusal.
         (_, Some(Err(problem))) => {
             let refusal: Response<Bytes> = problem.response();
             let (parts, body) = refusal.into_parts();
@@ -192,7 +216,7 @@ where
     DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
-    R: Body + From<Bytes>,
+    R: Body<Error: Into<BoxError>> + From<Bytes>,
 {
     if mode == Mode::Leased {
         call.parts.extensions.insert(None::<LeasedKey>);
@@ -238,7 +262,7 @@ where
     DB: KeyStore,
     F: Future<Output = Result<Claimed<T>, ClaimError>>,
 {
-    let until = Instant::now() + settings.wait_max;
+    let until = Instant::now() + finite(settings.wait_max);
     let mut attempt = 1;
     loop {
         let claimed = claim().await?;

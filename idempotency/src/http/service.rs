@@ -16,11 +16,9 @@ use tracing::Instrument as _;
 use super::fingerprint::fingerprint;
 use super::layer::{IdempotencyLayer, LayerOptions, Mode};
 use super::problem::Problem;
-use super::run::{Call, leased, transactional, unkeyed};
+use super::run::{BoxError, Call, leased, transactional, unkeyed};
 use super::{answer, header};
 use crate::{KeyId, KeyStore};
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service that runs a request once for each key. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).

@@ -14,7 +14,7 @@ migrations::statements! {
         record_columns = "k.fingerprint, k.state, k.attempt, k.holder, k.lease_until, k.outcome, \
             k.processed_at, k.expires_at, k.refuses";
         stuck_columns = "scope, operation, key, attempt, holder, claimed_at, lease_until, refuses";
-        // Until when the key of the statement is kept, at least: the clock may have been set back.
+        // The earliest time until which the key is kept: the clock may have been set back.
         known_until = "coalesce((SELECT expires_at FROM idempotency_key \
             WHERE scope = $1 AND operation = $2 AND key = $3), 0)";
     }

@@ -18,6 +18,8 @@ pub struct Counts {
 pub(crate) struct ConsumerCounts {
     pub(crate) consumer: String,
     pub(crate) counts: Counts,
+    /// The latest minute in which something was applied.
+    pub(crate) last_applied_at: Option<OffsetDateTime>,
 }
 
 /// Counts that a process has not stored yet. Clones share them.

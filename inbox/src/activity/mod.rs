@@ -6,6 +6,7 @@ mod minutes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use message::back;
 use time::OffsetDateTime;
 
 use crate::day;
@@ -16,7 +17,8 @@ pub use counts::Counts;
 pub(crate) use counts::{ActivityRow, ActivityRows, ConsumerCounts, Tally};
 pub(crate) use minutes::STORE_EVERY;
 
-/// Maximum number of rows counted of each kind, so that the count stays cheap under any traffic.
+/// Maximum number of rows counted: of applied messages in all, and of a consumer's failures and
+/// dead letters. So the count stays cheap under any traffic.
 pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
 
 /// One consumer of an inbox.
@@ -24,9 +26,12 @@ pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
 pub struct Activity {
     /// The consumer.
     pub consumer: String,
-    /// Messages that were made within the requested period and took effect.
+    /// Messages that took effect within the requested period: those that its processes counted, or
+    /// the rows of messages made within the period, whichever are more. A process that is killed
+    /// loses its last counts, and direct calls of the guard are not counted; rows are counted up to
+    /// a limit, and not those of messages that were made before the period.
     pub applied: u64,
-    /// When the last of them took effect.
+    /// When the last of them took effect; only to the minute where just the counts show it.
     pub last_applied_at: Option<OffsetDateTime>,
     /// Messages whose handler failed and that will be retried.
     pub retrying: u64,
@@ -36,8 +41,7 @@ pub struct Activity {
     pub dead: u64,
     /// When the oldest of them was dead-lettered.
     pub dead_since: Option<OffsetDateTime>,
-    /// Deliveries that its processes counted within the period. [`applied`](Self::applied) counts
-    /// rows instead, by the time at which the messages were made.
+    /// Deliveries that its processes counted within the period.
     pub counted: Counts,
 }
 
@@ -53,9 +57,9 @@ impl Activity {
 }
 
 impl<DB: Dialect> Inbox<DB> {
-    /// Counts, for each consumer, the messages made within `period` that took effect, and the
-    /// messages that wait. Returns the consumers sorted by name. Counts at most 200,000 rows of
-    /// each kind. Cancel-safe.
+    /// Counts, for each consumer, the messages that took effect within `period`, and the messages
+    /// that wait. Returns the consumers sorted by name. Reads at most 200,000 rows of applied
+    /// messages, and of the failures and dead letters of each consumer. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.
@@ -63,7 +67,7 @@ impl<DB: Dialect> Inbox<DB> {
         let what = "count the work of consumers";
         let counting = async {
             let mut connection = self.acquire(what).await?;
-            let since = OffsetDateTime::now_utc() - period;
+            let since = back(OffsetDateTime::now_utc(), period);
             let from = day::floor(since);
             let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
             let mut all = by_consumer(rows.map_err(StoreError::during(what))?);
@@ -87,10 +91,14 @@ fn by_consumer(rows: ActivityRows) -> BTreeMap<String, Activity> {
     all
 }
 
-/// Adds the counted deliveries, including those of consumers that had only duplicates.
+/// Adds the counted deliveries, including those of consumers that had only duplicates. Both the
+/// counts and the rows are less than what took effect, so the larger number is closer.
 fn add_counted(all: &mut BTreeMap<String, Activity>, counted: Vec<ConsumerCounts>) {
-    for ConsumerCounts { consumer, counts } in counted {
-        of(all, consumer).counted = counts;
+    for ConsumerCounts { consumer, counts, last_applied_at } in counted {
+        let activity = of(all, consumer);
+        activity.counted = counts;
+        activity.applied = activity.applied.max(counts.applied);
+        activity.last_applied_at = activity.last_applied_at.max(last_applied_at);
     }
 }
 
@@ -113,6 +121,7 @@ mod tests {
         let counted = |consumer: &str, applied, duplicates| ConsumerCounts {
             consumer: consumer.into(),
             counts: Counts { applied, duplicates },
+            last_applied_at: None,
         };
         add_counted(&mut all, vec![counted("b", 3, 1), counted("c", 0, 5)]);
         let told: Vec<_> =
@@ -120,5 +129,30 @@ mod tests {
         assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2), ("c", 0, 0, 0)]);
         let rates: Vec<_> = all.values().map(Activity::duplicate_rate).collect();
         assert_eq!(rates, [None, Some(0.25), Some(1.0)]);
+    }
+
+    /// Goal: a consumer that applies more than the rows that are read, or messages from before the
+    /// period, is not shown as slow or as standing still. Oracle: number and time for counts that
+    /// are ahead of the rows, and behind them.
+    #[test]
+    fn what_was_applied_is_told_by_rows_or_counts_whichever_are_ahead() {
+        let at = |minutes: i64| Some(OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minutes));
+        let row = |consumer: &str, count, at| ActivityRow { consumer: consumer.into(), count, at };
+        let applied = vec![row("fast", 200_000, at(3)), row("by hand", 7, at(59))];
+        let mut all = by_consumer(ActivityRows { applied, failing: Vec::new(), dead: Vec::new() });
+        let counted = |consumer: &str, applied, last_applied_at| ConsumerCounts {
+            consumer: consumer.into(),
+            counts: Counts { applied, duplicates: 0 },
+            last_applied_at,
+        };
+        let counts = vec![
+            counted("fast", 3_600_000, at(58)),
+            counted("behind", 5, at(57)),
+            counted("by hand", 2, at(9)),
+        ];
+        add_counted(&mut all, counts);
+        let told: Vec<_> =
+            all.values().map(|it| (&it.consumer[..], it.applied, it.last_applied_at)).collect();
+        assert_eq!(told, [("behind", 5, at(57)), ("by hand", 7, at(59)), ("fast", 3_600_000, at(58))]);
     }
 }

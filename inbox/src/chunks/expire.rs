@@ -1,6 +1,6 @@
 //! Messages whose chunks have been missing for too long. They are dead-lettered, logged and
-//! counted, never dropped silently. Only chunks of a message that has come as a whole meanwhile are
-//! just removed.
+//! counted, never dropped silently. Chunks of a message that has meanwhile arrived whole are simply
+//! removed.
 
 use bytes::Bytes;
 use message::{Fingerprint, back};

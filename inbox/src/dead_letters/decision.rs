@@ -135,7 +135,7 @@ pub struct SeenLetter {
 }
 
 impl SeenLetter {
-    /// Refuses a dead letter that has changed since: what a filter asks for may be different.
+    /// Refuses a dead letter that has changed since: it may no longer match the filter.
     pub(super) fn check(self, letter: &DeadLetter) -> Result<(), RedriveError> {
         if letter.reason == self.reason && letter.deliveries == self.deliveries {
             return Ok(());

@@ -78,8 +78,8 @@ impl<DB: Dialect> Inbox<DB> {
         if !DB::DAYS_ARE_IMPLICIT && self.is_beyond(day) {
             self.refresh_on(tx).await?;
             if self.is_beyond(day) {
-                // No row can be stored for a day that far ahead: until then, copies are refused by
-                // their time.
+                // No row can be stored for a day that far ahead: until then, copies are refused
+                // because of their time.
                 return Ok(Resolution::Discarded);
             }
         }
@@ -87,7 +87,7 @@ impl<DB: Dialect> Inbox<DB> {
             self.ensure_day(day).await.map_err(|error| RedriveError::Admit(error.into()))?;
         }
         if !self.knows_day(day) {
-            // Its day is forgotten, so further copies are refused by their time.
+            // Its day is forgotten, so further copies are refused because of their time.
             return Ok(Resolution::Discarded);
         }
         match self.insert_dead(tx.as_sqlx(), letter.key(), letter.id, &message).await? {

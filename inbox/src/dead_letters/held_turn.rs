@@ -19,8 +19,8 @@ use crate::store_error::StoreError;
 use crate::transaction::InboxTransaction;
 
 /// Maximum pause between two attempts. A held message whose next attempt is further away failed
-/// while the database's clock was ahead. Equal in all processes: each meets the pauses of the
-/// others.
+/// while the database's clock was ahead. Equal in all processes: each reads pauses that others have
+/// stored.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 
 /// The outcome of redriving a held message.

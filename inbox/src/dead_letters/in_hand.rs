@@ -11,7 +11,7 @@ use crate::store_error::StoreError;
 
 /// The process that has the message of a dead letter in hand.
 pub(crate) enum Hand {
-    /// The asking process, as is recorded now.
+    /// The asking process; this is now recorded.
     Own {
         /// The reason to stop redriving the message, once too many processes have ended with it in
         /// hand.

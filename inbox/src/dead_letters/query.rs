@@ -43,6 +43,10 @@ pub const LETTERS_SURVEYED_MAX: u32 = 1_000_000;
 /// [`Inbox::survey`](crate::Inbox::survey) groups.
 pub const LETTERS_GROUPED_MAX: u32 = 5_000;
 
+/// Dead letters of a consumer, from each end, whose errors
+/// [`Inbox::letter_errors`](crate::Inbox::letter_errors) groups.
+pub const LETTER_ERRORS_LOOKED_AT: u32 = 500;
+
 /// The longest age that a condition may name: a hundred years.
 const AGE_MAX: Duration = Duration::from_secs(100 * 366 * 86_400);
 
@@ -63,9 +67,9 @@ pub struct LetterFilter {
     pub reason: Option<String>,
     /// Texts that the error contains, in this order. SQLite ignores the case of ASCII letters.
     pub error_parts: Vec<String>,
-    /// Only letters that died longer ago. At most a hundred years count.
+    /// Only letters that died longer ago than this. At most a hundred years count.
     pub older_than: Option<Duration>,
-    /// Only letters that died no longer ago. At most a hundred years count.
+    /// Only letters that died at most this long ago. At most a hundred years count.
     pub newer_than: Option<Duration>,
     /// Only letters that died before this moment of the database's clock. Ages are measured at this
     /// moment as well.

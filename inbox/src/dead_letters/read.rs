@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::decision::{Decision, LetterDecision};
-use super::query::{DeadLetterQuery, FoundLetter, LetterFilter, LetterSlice, LetterSurvey};
+use super::query::{DeadLetterQuery, FoundLetter, LetterFilter, LetterGroup, LetterSlice, LetterSurvey};
 use super::record::DeadLetter;
 use crate::dialect::Dialect;
 use crate::ids::{ConsumerName, DeadLetterId};
@@ -101,7 +101,7 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, choosing).await
     }
 
-    /// Returns the database's time: what dies later is younger. Cancel-safe.
+    /// Returns the database's time: letters that die later are younger. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -123,6 +123,22 @@ impl<DB: Dialect> Inbox<DB> {
         let counting = async {
             let mut connection = self.acquire(what).await?;
             let found = self.tables().survey_letters(&mut connection, filter).await;
+            found.map_err(StoreError::during(what))
+        };
+        self.in_time(what, counting).await
+    }
+
+    /// Groups the open dead letters of a consumer by topic, reason and error: the
+    /// [`LETTER_ERRORS_LOOKED_AT`](crate::LETTER_ERRORS_LOOKED_AT) oldest and as many of the newest.
+    /// Reads neither headers nor payloads. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn letter_errors(&self, consumer: &ConsumerName) -> Result<Vec<LetterGroup>, StoreError> {
+        let what = "count the errors of dead letters";
+        let counting = async {
+            let mut connection = self.acquire(what).await?;
+            let found = self.tables().letter_errors(&mut connection, consumer).await;
             found.map_err(StoreError::during(what))
         };
         self.in_time(what, counting).await
@@ -194,8 +210,8 @@ impl<DB: Dialect> Inbox<DB> {
         self.in_time(what, listing).await
     }
 
-    /// Returns those of these dead letters that are of a topic and still stored, in no order.
-    /// Cancel-safe.
+    /// Returns those of these dead letters that belong to a topic and are still stored, in no
+    /// particular order. Cancel-safe.
     ///
     /// # Errors
     /// [`StoreError`], also when the database did not answer within the call timeout.

@@ -72,7 +72,7 @@ impl<DB: Dialect> Inbox<DB> {
         Ok(tx)
     }
 
-    /// Notes a request, in a transaction to commit. Of a closed dead letter, returns how it was
+    /// Notes a request, in a transaction to commit. For a closed dead letter, returns how it was
     /// closed.
     async fn note_request(
         &self,

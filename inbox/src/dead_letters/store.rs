@@ -104,8 +104,8 @@ impl<DB: Dialect> Inbox<DB> {
             };
             let without_row = match inbox.store_letter_with_row(&consumer, &letter, chunks, &message).await? {
                 Outcome::Done(proof) => return Ok(proof),
-                // Further copies are refused by their time. Without a row, no record shows that a
-                // held message took no effect, so an operator decides.
+                // Further copies are refused because of their time. Without a row, no record shows
+                // that a held message took no effect, so an operator decides.
                 Outcome::Forgotten if letter.reason == Reason::Held => {
                     let error = format!("its day was deleted before it could be {}", letter.error);
                     DeadLetter { reason: Reason::TooOld, error, ..letter }

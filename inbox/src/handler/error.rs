@@ -93,7 +93,7 @@ impl HandlerError {
     /// row of an earlier event: it is retried every `every`, from 100 ms to 15 minutes. No attempt
     /// is counted. Its key waits; other keys continue. It is dead-lettered once it has failed for
     /// [`failing_max`](crate::ConsumerBuilder::failing_max), and at least
-    /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in whichever process.
+    /// [`attempts_max`](crate::ConsumerBuilder::attempts_max) times in a row, in any process.
     ///
     /// The delivery stays unsettled meanwhile: it takes room in the
     /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer

@@ -29,7 +29,7 @@ migrations::statements! {
         header_names = "(SELECT coalesce(jsonb_agg(jsonb_build_array(left(h.pair ->> 0, 255), '')), '[]')::text
             FROM (SELECT pair FROM jsonb_array_elements(headers) AS e (pair) LIMIT 100) AS h)";
         // A dead letter that is decided about: nothing reads the key and headers of a delivery that
-        // is no message.
+        // is not a message.
         in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, ''::bytea AS payload";
         in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key,
             CASE WHEN message_id IS NULL THEN '[]' ELSE headers::text END AS headers, ''::bytea AS payload";
@@ -113,29 +113,44 @@ migrations::statements! {
 
     known_rows = "SELECT consumer, scope, processed_at, octet_length(result)::bigint AS result_bytes, dead_letter \
         FROM {schema}inbox_message WHERE message_id = $1 ORDER BY consumer, scope";
-    /// In the order of ids, which only their index has: a table that the planner takes for empty
-    /// costs nothing by any index.
+    /// In the order of ids, which only their index has: for a table that the planner believes to be
+    /// empty, every index costs nothing.
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at FROM (\
         SELECT * FROM {schema}inbox_attempt WHERE message_id BETWEEN $1 AND $1 ORDER BY message_id OFFSET 0) AS a \
         WHERE last_error <> '' ORDER BY consumer, scope";
 
-    /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+    /// The newest rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
         max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM (\
         SELECT consumer, dead_letter, processed_at FROM {schema}inbox_message \
-        WHERE message_id >= $1 LIMIT $2) AS recent \
+        WHERE message_id >= $1 ORDER BY message_id DESC LIMIT $2) AS recent \
         GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM (\
-        SELECT consumer, first_failed_at FROM {schema}inbox_attempt WHERE last_error <> '' LIMIT $1) AS failing \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_letters = "SELECT consumer, count(*) AS counted, min(dead_at) AS at FROM (\
-        SELECT consumer, dead_at FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT $1) AS open \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    /// At most `$1` rows of each consumer, so that one with many hides no other. Goes from consumer
+    /// to consumer by the primary key.
+    activity_attempts = "WITH RECURSIVE whose (name) AS ( \
+        (SELECT consumer FROM {schema}inbox_attempt ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_attempt AS a \
+            WHERE a.consumer > w.name ORDER BY a.consumer LIMIT 1) AS n) \
+        SELECT w.name AS consumer, f.counted, f.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
+            SELECT count(*) AS counted, min(first_failed_at) AS at FROM ( \
+                SELECT a.first_failed_at FROM {schema}inbox_attempt AS a WHERE a.consumer = w.name \
+                AND a.last_error <> '' ORDER BY a.scope, a.message_id LIMIT $1) AS failing) AS f \
+        WHERE f.counted > 0 ORDER BY w.name";
+    /// As `activity_attempts`, by the index of open dead letters: the oldest of each consumer.
+    activity_letters = "WITH RECURSIVE whose (name) AS ( \
+        (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
+            WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n) \
+        SELECT w.name AS consumer, o.counted, o.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
+            SELECT count(*) AS counted, min(dead_at) AS at FROM ( \
+                SELECT d.dead_at FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name \
+                AND d.resolution IS NULL ORDER BY d.id LIMIT $1) AS open) AS o \
+        ORDER BY w.name";
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
         applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
-    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates \
-        FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates, \
+        max(minute) FILTER (WHERE applied > 0) AS last_applied FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks have
@@ -334,8 +349,8 @@ migrations::statements! {
             FROM {schema}inbox_audit WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2)
             LIMIT $3::bigint) AS a GROUP BY 1";
     /// Those of one delivery, the open ones first. In the order of subjects, which only the index
-    /// of them has: a table that the planner takes for empty costs nothing by any index. `$4` is
-    /// false.
+    /// of them has: for a table that the planner believes to be empty, every index costs nothing.
+    /// `$4` is false.
     dead_letters_of = "SELECT {listed} FROM (SELECT * FROM {schema}inbox_dead_letter \
         WHERE subject BETWEEN $1 AND $1 ORDER BY subject OFFSET 0) AS d \
         WHERE ($2::text IS NULL OR consumer = $2) ORDER BY resolution IS NOT NULL, seq DESC LIMIT $3";
@@ -390,7 +405,8 @@ migrations::statements! {
         FROM first_held AS f ORDER BY f.place";
     /// The keys of a consumer's closed dead letters that can have held them, the latest first. The
     /// planner takes half of the rows for those of the consumer, and so reads the latest by their
-    /// index. Without statistics it takes a plain comparison for rare, and reads the whole table.
+    /// index. Without statistics it assumes that a plain comparison matches few rows, and reads the
+    /// whole table.
     closed_since = "SELECT scope, topic, key FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL \
         AND CASE consumer WHEN $3 THEN true END ORDER BY resolved_at DESC LIMIT $2";

@@ -134,7 +134,7 @@ impl<S: Store> Worker<S> {
             let attempt = self.attempt_batch(&part, give_up).instrument(span).await;
             let is_given_up = match &attempt {
                 Attempt::Outage(error) | Attempt::Away(error) => {
-                    self.put_down(part.iter().map(|placed| &placed.held)).await;
+                    self.put_down(part.iter().map(|placed| &placed.held), give_up).await;
                     self.wait_out(&mut outages, &**error, give_up).await.is_err()
                 }
                 Attempt::GivenUp => true,
@@ -158,7 +158,7 @@ impl<S: Store> Worker<S> {
             }
         }
         let Batch { mut singles, settled, .. } = batch;
-        self.put_down(released.iter().chain(singles.iter().map(|single| &single.held))).await;
+        self.put_down(released.iter().chain(singles.iter().map(|single| &single.held)), give_up).await;
         // A later culprit can have an earlier position.
         singles.sort_unstable_by_key(|single| single.at);
         Sorted { settled, singles: singles.into_iter().map(|single| single.held).collect(), released }
@@ -186,7 +186,7 @@ impl<S: Store> Worker<S> {
 
     /// Records that deliveries that wait, continue alone, or return to the broker are no longer in
     /// hand.
-    async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>) {
+    async fn put_down<'a>(&self, unhandled: impl Iterator<Item = &'a Held>, give_up: &CancellationToken) {
         let named = unhandled.filter(|held| held.is_suspect).filter_map(|held| {
             let message = held.delivery.message.as_ref().ok()?;
             Some((self.reader.tenant(message).ok()?, message.id))
@@ -194,7 +194,8 @@ impl<S: Store> Worker<S> {
         let named: Vec<(Tenant, MessageId)> = named.collect();
         let names: Vec<_> = named.iter().map(|(tenant, id)| MessageName { tenant, id: *id }).collect();
         if !names.is_empty() {
-            self.put_down_unhandled(&names).await;
+            // Without an answer the notes stay, as after the end of this process.
+            _ = self.noted(self.put_down_unhandled(&names), give_up).await;
         }
     }
 }

@@ -94,7 +94,7 @@ fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usi
     places
 }
 
-/// Returns which notes of being in hand end with the batch.
+/// Returns the messages whose notes that they are in hand end with the batch.
 fn forgotten<'a, G>(
     part: &'a [Placed],
     admissions: &AdmittedBatch<G>,
@@ -121,7 +121,8 @@ impl<S: Store> Worker<S> {
     async fn try_batch(&self, part: &[Placed], give_up: &CancellationToken) -> Result<Attempt, Attempt> {
         let _permit = self.permits(1, give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
         let begun_at = Instant::now();
-        let failures = self.take_suspects_in_hand(part).await?;
+        let taking = self.take_suspects_in_hand(part);
+        let failures = self.noted(taking, give_up).await.map_err(|GivenUp| Attempt::GivenUp)??;
         let begun = self.begin(give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
         let mut tx = begun.map_err(Attempt::away)?;
         let readable = part.iter().filter_map(|Placed { held, tenant, .. }| {

@@ -80,7 +80,7 @@ pub(super) struct Limits {
 impl Limits {
     /// Returns whether to dead-letter the message. A message whose failures do not count is
     /// dead-lettered by its age, and only after `attempts_max` consecutive failures that an
-    /// available database has recorded. So the end of a long outage alone is no reason.
+    /// available database has recorded. So the end of a long outage alone is not a reason.
     pub(super) fn are_exceeded_by(self, failure: Failure) -> bool {
         if failure.is_counted {
             return failure.attempts >= self.attempts_max;

@@ -35,9 +35,9 @@ pub(super) struct InboxStore<DB: Dialect> {
     pub(super) guarded: bool,
     /// The id of this process in its notes of messages in hand.
     pub(super) process: Uuid,
-    /// Cancelled when the consumer stops, and no redrive begins any more.
+    /// Cancelled when the consumer stops and no further redrive may begin.
     pub(super) draining: CancellationToken,
-    /// Cancelled when redrives that run are given up.
+    /// Cancelled when running redrives are abandoned.
     pub(super) stopping: CancellationToken,
 }
 
@@ -56,7 +56,7 @@ impl<DB: Dialect> InboxStore<DB> {
         within(self.inbox.options().call_timeout, what, call).await
     }
 
-    /// Redrives, unless the consumer stops before. If redrives are given up meanwhile, the work is
+    /// Redrives, unless the consumer stops before. If redrives are abandoned meanwhile, the work is
     /// dropped, which rolls its transaction back, and there is no result.
     pub(super) async fn unless_stopped<T>(&self, redrive: impl Future<Output = T>) -> Option<T> {
         if self.draining.is_cancelled() {

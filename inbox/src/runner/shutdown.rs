@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Shutdown {
     /// Receive nothing more; finish, settle and close.
     pub graceful: CancellationToken,
-    /// Stop at once. Running transactions end on their own, nothing more is settled, and unsettled
-    /// deliveries are repeated.
+    /// Stop at once, also while a call to the broker gets no answer. Running transactions end on
+    /// their own, nothing more is settled, and unsettled deliveries are repeated.
     pub abort: CancellationToken,
 }
 

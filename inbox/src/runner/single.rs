@@ -86,7 +86,9 @@ impl<S: Store> Worker<S> {
         let mut failed_before = None;
         let mut given_up = None;
         if course.is_suspect || course.failed_before.is_some() {
-            match self.take_in_hand(tenant, message, course, &mut permit, give_up).await {
+            let taking = self.take_in_hand(tenant, message, course, &mut permit, give_up);
+            let Ok(taken) = self.noted(taking, give_up).await else { return Step::GivenUp };
+            match taken {
                 Ok(failures) => failed_before = Some(failures),
                 // Only the whole message is dead-lettered, so its chunks are gathered first.
                 Err(Step::DeadLetter(dead)) if message.chunk.is_some() => {
@@ -104,7 +106,8 @@ impl<S: Store> Worker<S> {
         let attempt = OneAttempt { tenant, message, failed_before, begun_at: Instant::now() };
         let begun = self.begin(give_up).await;
         if !matches!(begun, Ok(Ok(_))) && failed_before.is_some() {
-            self.put_down_unhandled(&[attempt.name()]).await;
+            // Without an answer the note stays, as after the end of this process.
+            _ = self.noted(self.put_down_unhandled(&[attempt.name()]), give_up).await;
         }
         let tx = match begun {
             Ok(Ok(tx)) => tx,

@@ -76,6 +76,13 @@ impl ConsumerStatus {
         self.state().turned(Instant::now(), is_connected, in_hand);
     }
 
+    /// Records that the running loop waits for the broker.
+    pub(super) fn waits(&self) {
+        if let Some(turned_at) = &mut self.state().turned_at {
+            *turned_at = Instant::now();
+        }
+    }
+
     /// Records that deliveries were settled.
     pub(super) fn settled(&self) {
         self.state().progressed_at = Instant::now();

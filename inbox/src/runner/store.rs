@@ -294,10 +294,10 @@ pub trait Store: HeldMessages {
         std::future::ready(Ok(None))
     }
 
-    /// Begins no other redrives. Those that run go on. By default a store has none.
+    /// Lets no further redrive begin. Running ones continue. By default a store has none.
     fn begin_no_redrives(&self) {}
 
-    /// Gives up redrives that run, so that they count against no message, and begins no others. By
+    /// Abandons running redrives, so that they count against no message, and begins no others. By
     /// default a store has none.
     fn stop_redrives(&self) {}
 

@@ -24,7 +24,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         self
     }
 
-    /// Puts a test's handler in front of the consumer's own, whichever way that is given.
+    /// Puts a test's handler in front of the consumer's own, however that one was registered.
     #[must_use]
     pub fn observed(
         mut self,

@@ -1,6 +1,7 @@
 //! The state shared by all workers of a consumer, and how they wait.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,6 +51,10 @@ pub(super) struct Worker<S> {
     pub(super) host: Runtime,
 }
 
+/// How long a worker that gives up still waits for the database to answer a call about its notes.
+/// One that was cut off may leave a note that counts as the end of this process.
+const LAST_NOTES_MAX: Duration = Duration::from_secs(1);
+
 /// The signal that the session is over or the consumer is stopping: deliveries that wait, also for
 /// their first turn, are released.
 #[derive(Debug)]
@@ -65,7 +70,7 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// Begins a transaction, or gives up: a database that does not answer keeps no stop waiting.
+    /// Begins a transaction, or gives up: a database that does not answer does not delay a stop.
     pub(super) async fn begin(
         &self,
         give_up: &CancellationToken,
@@ -74,6 +79,20 @@ impl<S: Store> Worker<S> {
             biased;
             () = give_up.cancelled() => Err(GivenUp),
             tx = self.store.begin() => Ok(tx),
+        }
+    }
+
+    /// Waits for a call about the notes of messages in hand. When the worker gives up, it waits for
+    /// the answer only a moment longer: a database that does not answer keeps no stop waiting.
+    pub(super) async fn noted<T>(
+        &self,
+        call: impl Future<Output = T>,
+        give_up: &CancellationToken,
+    ) -> Result<T, GivenUp> {
+        let mut call = pin!(call);
+        match give_up.run_until_cancelled(&mut call).await {
+            Some(answer) => Ok(answer),
+            None => tokio::time::timeout(LAST_NOTES_MAX, call).await.map_err(|_| GivenUp),
         }
     }
 

@@ -13,8 +13,8 @@ migrations::statements! {
         brief_key = "CASE WHEN length(key) > 1024 THEN substr(key, 1, 1024) || '...' ELSE key END";
         header_names = "(SELECT coalesce(json_group_array(json_array(substr(h.value ->> 0, 1, 255), '')), '[]') \
             FROM (SELECT value FROM json_each(headers) LIMIT 100) AS h)";
-        // A dead letter of a list, and one that is decided about: a delivery that is no message may
-        // have a key and headers of any length, and nothing reads them then.
+        // A dead letter of a list, and one that is decided about: a delivery that is not a message
+        // may have a key and headers of any length, and nothing reads them then.
         in_list = "{letter_rest}, {brief_key} AS key, {header_names} AS headers, x'' AS payload";
         in_hand = "{letter_rest}, CASE WHEN message_id IS NULL THEN {brief_key} ELSE key END AS key, \
             CASE WHEN message_id IS NULL THEN '[]' ELSE headers END AS headers, x'' AS payload";
@@ -67,22 +67,36 @@ migrations::statements! {
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at \
         FROM inbox_attempt WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
 
-    /// Rows of messages made since `$1`, at most `$2` of them, by consumer.
+    /// The newest rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
         max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM \
         (SELECT consumer, dead_letter, processed_at FROM inbox_message \
-        WHERE message_id >= $1 LIMIT $2) GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_attempts = "SELECT consumer, count(*) AS counted, min(first_failed_at) AS at FROM \
-        (SELECT consumer, first_failed_at FROM inbox_attempt WHERE last_error <> '' LIMIT $1) \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
-    activity_letters = "SELECT consumer, count(*) AS counted, min(dead_at) AS at FROM \
-        (SELECT consumer, dead_at FROM inbox_dead_letter WHERE resolution IS NULL LIMIT $1) \
-        GROUP BY consumer ORDER BY consumer LIMIT 1000";
+        WHERE message_id >= $1 ORDER BY message_id DESC LIMIT $2) GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    /// At most `$1` rows of each consumer, as on PostgreSQL.
+    activity_attempts = "WITH RECURSIVE whose (name) AS ( \
+        SELECT (SELECT consumer FROM inbox_attempt ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT (SELECT consumer FROM inbox_attempt WHERE consumer > w.name ORDER BY consumer LIMIT 1) \
+        FROM whose AS w WHERE w.name IS NOT NULL LIMIT 1000) \
+        SELECT name AS consumer, (SELECT count(*) FROM (SELECT 1 FROM inbox_attempt WHERE consumer = name \
+            AND last_error <> '' LIMIT $1)) AS counted, \
+        (SELECT min(first_failed_at) FROM (SELECT first_failed_at FROM inbox_attempt WHERE consumer = name \
+            AND last_error <> '' ORDER BY scope, message_id LIMIT $1)) AS at \
+        FROM whose WHERE name IS NOT NULL AND at IS NOT NULL ORDER BY name";
+    activity_letters = "WITH RECURSIVE whose (name) AS ( \
+        SELECT (SELECT consumer FROM inbox_dead_letter WHERE resolution IS NULL ORDER BY consumer LIMIT 1) UNION ALL \
+        SELECT (SELECT consumer FROM inbox_dead_letter WHERE resolution IS NULL AND consumer > w.name ORDER BY consumer LIMIT 1) \
+        FROM whose AS w WHERE w.name IS NOT NULL LIMIT 1000) \
+        SELECT name AS consumer, (SELECT count(*) FROM (SELECT 1 FROM inbox_dead_letter WHERE consumer = name \
+            AND resolution IS NULL LIMIT $1)) AS counted, \
+        (SELECT min(dead_at) FROM (SELECT dead_at FROM inbox_dead_letter WHERE consumer = name \
+            AND resolution IS NULL ORDER BY id LIMIT $1)) AS at \
+        FROM whose WHERE name IS NOT NULL ORDER BY name";
     add_counts = "INSERT INTO inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) \
         DO UPDATE SET applied = m.applied + excluded.applied, \
         duplicates = m.duplicates + excluded.duplicates";
-    counts = "SELECT consumer, sum(applied) AS applied, sum(duplicates) AS duplicates FROM inbox_minute \
+    counts = "SELECT consumer, sum(applied) AS applied, sum(duplicates) AS duplicates, \
+        max(minute) FILTER (WHERE applied > 0) AS last_applied FROM inbox_minute \
         WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM inbox_minute WHERE minute < $1";
 

@@ -13,7 +13,7 @@ use crate::rows;
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
 impl<DB: Dialect> Tables<DB> {
-    /// Returns everything that is known of a message, for all consumers.
+    /// Returns everything that is known about a message, for all consumers.
     pub(crate) async fn known(&self, connection: &mut DB::Connection, id: Uuid) -> Result<Vec<Known>> {
         let applied = of_existing(Query::<DB>::new(&self.shared.known_rows).bind(id));
         let applied = applied.rows(&mut *connection).await?;

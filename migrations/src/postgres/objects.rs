@@ -1,8 +1,8 @@
 //! Faults of tables and functions that the versions of a line do not show: they were changed by
 //! hand, and now lose messages without an error.
 //!
-//! * Row-level security hides rows from a role. A relay would pass them, an inbox would not know
-//!   that it has applied them.
+//! * Row-level security hides rows from a role. A relay would skip them, and an inbox would not
+//!   know that it has applied them.
 //! * `ALTER SCHEMA ... RENAME` leaves the former name in the bodies of functions. They fail, or use
 //!   the tables of the schema that has that name now.
 
@@ -215,7 +215,8 @@ pub(super) async fn unlogged(
     Ok(found.into_iter().filter(|fault| fault.fault == "unlogged").map(|fault| fault.subject).collect())
 }
 
-/// Reads the faults of a line's tables and functions, those first that lose messages at once.
+/// Reads the faults of a line's tables and functions, beginning with those that lose messages
+/// immediately.
 async fn faults(
     connection: &mut PgConnection,
     schema: Option<&Identifier>,

@@ -57,7 +57,7 @@ pub struct Granted {
     pub role: &'static str,
     /// The kind of the object.
     pub kind: ObjectKind,
-    /// The object's name without its schema, of a function with the types of its arguments:
+    /// The object's name without its schema; for a function, with the types of its arguments:
     /// `outbox_stored(uuid[])`. Empty for the schema.
     pub object: String,
     /// `SELECT`, `EXECUTE`, …

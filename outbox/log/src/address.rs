@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use migrations::Dialect;
+#[cfg(feature = "postgres")]
+use outbox::connect::Hosts;
 use outbox::connect::dialect_of;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::{PgConnectOptions, PgPool};
@@ -57,18 +59,20 @@ impl Address {
         })
     }
 
-    /// Returns the options for a connection to PostgreSQL. They may differ at the next call.
+    /// Returns the hosts of a PostgreSQL database. They may differ at the next call. Those of a
+    /// pool are the one to which the pool connects now.
     ///
     /// # Errors
     /// [`LogError::Operator`] for an address that is not one of PostgreSQL, and for a URL that
     /// would send secrets in the clear unless `allow_plaintext` is set.
     #[cfg(feature = "postgres")]
-    pub fn postgres(&self, allow_plaintext: bool) -> Result<PgConnectOptions, LogError> {
+    pub fn postgres(&self, allow_plaintext: bool) -> Result<Hosts, LogError> {
         match &self.0 {
             Known::Postgres(pool) => {
-                Ok(PgConnectOptions::clone(&pool.connect_options()).extra_float_digits(None))
+                let options = PgConnectOptions::clone(&pool.connect_options());
+                Ok(Hosts::from(options.extra_float_digits(None)))
             }
-            _ => Ok(outbox::connect::postgres_options(&self.url()?, allow_plaintext)?),
+            _ => Ok(Hosts::of(&self.url()?, allow_plaintext)?),
         }
     }
 

@@ -62,8 +62,8 @@ pub struct BrokerTransaction {
     pub log: String,
     /// The number of the relay's transaction, counted from 1; 0 before the first.
     pub number: u64,
-    /// The cursor was moved back since, because the database has another history. Entries that were
-    /// already published may be ahead of it again, and the broker cannot tell which.
+    /// The cursor has been moved back since, because the database has another history. Entries that
+    /// were already published may be ahead of it again, and the broker cannot tell which.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_rebased: bool,
 }

@@ -1,5 +1,5 @@
-//! SQL about the decisions of operators, in the words of every database. `a` is a row of the audit,
-//! and the decisions are grouped by their message.
+//! SQL about the decisions of operators, in a form that every database accepts. `a` is a row of the
+//! audit, and the decisions are grouped by their message.
 
 /// True in a group of decisions about one message where the last one is to discard it. `relay
 /// forget` withdraws such a decision, and the next relay of the name publishes the message.

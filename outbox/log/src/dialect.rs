@@ -14,7 +14,8 @@ pub(crate) trait Dialect: Backend {
     const BEGIN_CHANGE: &'static str;
 
     /// Reads a time that may be null. A time beyond the year 9999, which only a write by hand can
-    /// leave in SQLite, is read as 1970: it keeps no relay from its pauses or operator from a list.
+    /// leave in SQLite, is read as 1970, so that it prevents neither a relay from reading its
+    /// pauses nor an operator from reading a list.
     fn time(row: &Row<Self>, column: &str) -> Result<Option<OffsetDateTime>, sqlx::Error>;
 }
 

@@ -139,7 +139,7 @@ pub struct Parked {
     pub attempts: u32,
     /// Time until it is due, by the database's clock; `None` for states that do not wait for a
     /// time. A scheduled entry with a `deliver_at` is due then, however late it is parked. This
-    /// value counts only for one without it.
+    /// value counts only for an entry without one.
     pub due_in: Option<Duration>,
     /// The party at fault.
     pub fault: Option<Fault>,

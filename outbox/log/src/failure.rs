@@ -18,7 +18,7 @@ pub(crate) fn gone(id: EntryId, message_id: MessageId) -> String {
 
 /// The remedy for SQLite's answer that another connection writes.
 const LOCKED: &str =
-    "a producer or a tool (a shell, a backup) keeps a transaction open that has written: let it end";
+    "a producer or a tool (a shell, a backup) keeps open a transaction that has written: let it end";
 
 /// Returns the texts of an error and its causes, with the remedy if the error itself gives no hint.
 fn told(error: &sqlx::Error) -> String {
@@ -130,7 +130,7 @@ mod tests {
         let refused =
             relay.execute("BEGIN IMMEDIATE").await.map(drop).map_err(LogError::during("renew the lease"));
         let text = refused.unwrap_err().to_string();
-        assert!(text.contains("keeps a transaction open that has written"), "{text}");
+        assert!(text.contains("keeps open a transaction that has written"), "{text}");
         drop((producer, relay));
         std::fs::remove_file(file).unwrap();
     }

@@ -39,10 +39,11 @@ impl ReadOnly {
             match dialect_of(url)? {
                 #[cfg(feature = "postgres")]
                 Dialect::Postgres => {
-                    let options = outbox::connect::postgres_options(url, allow_plaintext)?;
-                    let options = options.application_name(application_name);
+                    let hosts = outbox::connect::Hosts::of(url, allow_plaintext)?;
+                    let hosts = hosts.application_name(application_name);
                     // Boxed, because the future is large.
-                    Box::pin(connected(options)).await.map(Self::Postgres)
+                    let opened = Box::pin(hosts.connect()).await;
+                    opened.map(Self::Postgres).map_err(crate::postgres::unconnected)
                 }
                 #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),
@@ -69,13 +70,6 @@ impl ReadOnly {
         };
         closed.map_err(LogError::during("end the session"))
     }
-}
-
-#[cfg(feature = "postgres")]
-async fn connected(options: sqlx::postgres::PgConnectOptions) -> Result<PgConnection, LogError> {
-    use sqlx::ConnectOptions as _;
-    let opened = outbox::connect::answering(&options).await.connect().await;
-    opened.map_err(|error| crate::postgres::unconnected(&options, error))
 }
 
 /// Begins a read-only transaction with one snapshot, in which no statement takes longer than

@@ -113,7 +113,9 @@ pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<AuditRecord, sqlx::
 
 /// Reads a slice of an audit. Each row has the end of the walk, and one decision or none.
 pub(crate) fn decided<DB: Dialect>(found: &[Row<DB>], asked: &AuditQuery) -> Result<AuditSlice, sqlx::Error> {
-    let Some(end) = found.first() else { return Ok(AuditSlice { decisions: Vec::new(), next: None }) };
+    let Some(end) = found.first() else {
+        return Ok(AuditSlice { decisions: Vec::new(), next: None, seen_back_to: None });
+    };
     let scanned: u64 = count(end, "scanned")?;
     let seen_to: Option<i64> = end.get("seen_to")?;
     let mut decisions = Vec::with_capacity(found.len());
@@ -125,12 +127,16 @@ pub(crate) fn decided<DB: Dialect>(found: &[Row<DB>], asked: &AuditQuery) -> Res
         }
     }
     // The limit can have cut off decisions of these rows.
-    let next = if decisions.len() >= asked.decisions_max as usize {
-        decisions.last().map(|decision| decision.last.number)
-    } else {
-        seen_to.filter(|_| scanned >= u64::from(asked.rows_max))
+    let last = decisions.last().filter(|_| decisions.len() >= asked.decisions_max as usize);
+    let next = match last {
+        Some(decision) => Some(decision.last.number),
+        None => seen_to.filter(|_| scanned >= u64::from(asked.rows_max)),
     };
-    Ok(AuditSlice { decisions, next })
+    let seen_back_to = match last {
+        Some(decision) => Some(decision.last.at),
+        None => DB::time(end, "seen_back_to")?,
+    };
+    Ok(AuditSlice { decisions, next, seen_back_to })
 }
 
 pub(crate) fn content<DB: Dialect>(row: &Row<DB>) -> Result<ParkedContent, sqlx::Error> {
@@ -290,7 +296,7 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
         earlier_errors: earlier.map(|RawText(json)| EarlierError::stored(&json)).unwrap_or_default(),
         since: time(row, "created_at")?,
         changed_at: time(row, "updated_at")?,
-        is_edited: row.get("edited")?,
+        edited_at: DB::time(row, "edited_at")?,
         behind,
     })
 }

@@ -430,8 +430,8 @@ impl<DB: Dialect> Tables<DB> {
     }
 }
 
-/// Returns the statement that begins a transaction. Not as `&'static str`: with it, other crates
-/// could not show that the future that begins is `Send`.
+/// Returns the statement that begins a transaction. It is not a `&'static str`, because other
+/// crates could then not prove that the future of `begin` is `Send`.
 fn begin_change<DB: Dialect>() -> SqlStr {
     DB::BEGIN_CHANGE.into_sql_str()
 }

@@ -1,4 +1,4 @@
-//! A log that answers as a test says, for tests of what stands on a log.
+//! A log that answers as a test says, for tests of code that uses a log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,8 @@ impl<S: LogScript> LogStore for ScriptedLog<S> {
     }
 }
 
-/// Writes [`LogScript`] with the answer of each method, and what asks it.
+/// Defines [`LogScript`] with the answer of each method, and the sessions that ask for these
+/// answers.
 macro_rules! script {
     ($($asked:ident {
         $($name:ident($($given:ident: $type:ty),*) -> $answer:ty = $default:expr;)*

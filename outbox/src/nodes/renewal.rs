@@ -44,8 +44,13 @@ impl<DB: Dialect> Renewal<DB> {
                         tracing::warn!(%error, "could not renew the number of this node");
                     }
                 }
-                // Sending fails if the caller was dropped.
-                Ok(Some(Command::Renew(done))) => drop(done.send(self.keep().await)),
+                Ok(Some(Command::Renew(done))) => {
+                    let kept = self.keep().await;
+                    // Its attempt takes the place of the next one, which must not be late.
+                    has_failed = kept.is_err();
+                    // Sending fails if the caller was dropped.
+                    drop(done.send(kept));
+                }
                 Ok(Some(Command::Close(done))) => return drop(done.send(self.give_back().await)),
                 Ok(None) => {
                     if let Err(error) = self.give_back().await {

@@ -6,22 +6,20 @@ use std::time::Duration;
 use message::{Message, MessageId};
 use migrations::Identifier;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgPoolOptions, PgRow};
 use sqlx::types::Uuid;
-use sqlx::{Arguments, Connection, Executor, PgConnection, Postgres, Row};
+use sqlx::{Arguments, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
-use crate::begin::RELEASE_MAX;
-use crate::connect::{InvalidUrl, postgres_options, set_own_defaults};
+use crate::connect::{InvalidUrl, postgres_options};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
 use crate::identity::Stored;
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
+use crate::pool_error::PoolError;
 use crate::postgres::nodes;
+use crate::postgres::pools::{self, Use};
 use crate::transaction::UnknownCommit;
-
-/// How long a returned connection is reused without a check that it is still alive.
-const TRUSTED_FOR: Duration = Duration::from_millis(250);
 
 migrations::statements! {
     parts {
@@ -240,61 +238,19 @@ impl Dialect for Postgres {
         postgres_options(url, allow_plaintext)
     }
 
+    async fn open_pool(
+        url: &str,
+        idle_in_transaction_max: Duration,
+        adjust: impl FnOnce(PgPoolOptions) -> PgPoolOptions + Send,
+    ) -> Result<PgPool, PoolError> {
+        pools::open(url, idle_in_transaction_max, adjust).await
+    }
+
     fn pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
-        clean_pool(idle_in_transaction_max, false)
+        pools::options(idle_in_transaction_max, Use::Service)
     }
 
     fn own_pool_options(idle_in_transaction_max: Duration) -> PgPoolOptions {
-        clean_pool(idle_in_transaction_max, true)
+        pools::options(idle_in_transaction_max, Use::Own)
     }
-}
-
-/// Returns pool options that keep an open transaction from reaching the next user of a connection.
-/// `is_own` is for a program that does only the toolkit's work.
-fn clean_pool(idle_in_transaction_max: Duration, is_own: bool) -> PgPoolOptions {
-    let limit = idle_in_transaction_max.as_millis().to_string();
-    PgPoolOptions::new()
-        // The check on return has shown that the connection is alive. A ping right afterwards would
-        // be one of seven round trips of a small transaction, and its caller would wait for it.
-        .test_before_acquire(false)
-        .before_acquire(|connection, metadata| {
-            Box::pin(async move {
-                if metadata.idle_for >= TRUSTED_FOR {
-                    connection.ping().await?;
-                }
-                Ok(true)
-            })
-        })
-        .after_connect(move |connection, _| {
-            let limit = limit.clone();
-            Box::pin(async move {
-                sqlx::query("SELECT set_config('idle_in_transaction_session_timeout', $1, false)")
-                    .bind(limit)
-                    .execute(&mut *connection)
-                    .await?;
-                if is_own {
-                    set_own_defaults(connection).await?;
-                }
-                Ok(())
-            })
-        })
-        .after_release(|connection, _| {
-            Box::pin(async move {
-                // A cancelled begin() leaves the session inside a transaction, where the autocommit
-                // statements of its next user would be lost. BEGIN comes before ROLLBACK, because a
-                // ROLLBACK outside a transaction logs a warning on the server each time. In a
-                // failed transaction BEGIN fails and the pool closes the connection, which is
-                // equally safe. An unreachable server does not answer: without the limit, the pool
-                // would wait forever and lose one connection.
-                //
-                // A server that became a replica keeps its sessions (Aurora), while the new writer
-                // has the same name. Therefore the pool drops a session that cannot write.
-                let clean = connection
-                    .fetch_all("BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'");
-                let cleaned = tokio::time::timeout(RELEASE_MAX, clean);
-                let rows =
-                    cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-                rows.first().map_or(Ok(false), |row| row.try_get::<bool, _>(0))
-            })
-        })
 }

@@ -22,7 +22,7 @@ pub enum Exposure {
 /// another machine must prove its identity (`verify-full`), even where plaintext is allowed. Beyond
 /// loopback addresses and Unix sockets, plaintext must be requested twice, with `sslmode=disable`
 /// and `allow_plaintext`; modes that may fall back to it are refused. Parameters that cannot be
-/// honoured are refused by name, and so are lists of hosts.
+/// honoured are refused with an error that names them, and so are lists of hosts.
 ///
 /// # Errors
 /// [`InvalidUrl`].

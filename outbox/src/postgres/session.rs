@@ -6,25 +6,26 @@
 //! overrides these defaults. Sessions of a service's pool belong to the service and are not
 //! changed.
 
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection};
+use sqlx::PgConnection;
 
-use crate::postgres::answering::answering;
+use crate::postgres::hosts::{Hosts, NoPrimary};
 
 /// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it.
 const SETTINGS: &str =
     "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off";
 
-/// Opens a session that does not depend on the defaults of its role and database.
+/// Opens a session with the primary that does not depend on the defaults of its role and database.
 ///
-/// Has no time limit.
+/// A single host has no time limit.
 ///
 /// # Errors
-/// The client library's error. Cancel-safe.
-pub async fn connect_own(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
-    let mut connection = answering(options).await.connect().await?;
-    set_own_defaults(&mut connection).await?;
-    Ok(connection)
+/// [`NoPrimary`]. Cancel-safe.
+pub async fn connect_own(hosts: &Hosts) -> Result<PgConnection, NoPrimary> {
+    let mut primary = hosts.primary().await?;
+    match set_own_defaults(&mut primary.connection).await {
+        Ok(()) => Ok(primary.connection),
+        Err(error) => Err(NoPrimary::of(primary.options, error)),
+    }
 }
 
 /// Gives a session the defaults of the toolkit's own sessions.

@@ -1,13 +1,52 @@
 //! PostgreSQL URLs. The client library ignores parameters that it does not know and logs them with
 //! their values, some of which are secrets. So only parameters that it honours reach it.
 
+use message::host_list;
+
 use crate::connect::InvalidUrl;
 use crate::postgres::url_parameters::{Verdict, verdict};
 
 /// Maximum length of a name that an error repeats. A longer text is probably not a name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Returns the URL without the parameters whose meaning holds anyway.
+/// The port of a host without one.
+const PORT_DEFAULT: u16 = 5432;
+
+/// The problem of a list of hosts in a parameter.
+const IN_A_PARAMETER: &str = "there are several hosts, so write all of them and their ports before the database: \
+     postgres://user@h1:5432,h2:5433/database";
+
+/// Returns the URL of each host: the URL itself if it names one.
+///
+/// # Errors
+/// [`InvalidUrl::Form`] where part of a password would be read as a host, [`InvalidUrl::Hosts`] for
+/// a list that cannot be used. None contains a value.
+pub(super) fn each_host(url: &str) -> Result<Vec<String>, InvalidUrl> {
+    if let Some(problem) = slip(url) {
+        return Err(InvalidUrl::Form { problem });
+    }
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let hosts = host_list::hosts_of(place);
+    if hosts.contains(',')
+        && pairs(query).any(|pair| matches!(pair.name.as_str(), "host" | "hostaddr" | "port"))
+    {
+        return Err(in_vain(IN_A_PARAMETER));
+    }
+    host_list::urls_of(url, PORT_DEFAULT).map_err(|problem| InvalidUrl::Hosts { problem })
+}
+
+/// Returns whether `target_session_attrs` is `primary`.
+pub(super) fn wants_primary(url: &str) -> bool {
+    let (_, query) = url.split_once('?').unwrap_or_default();
+    let last = pairs(query).filter(|pair| pair.name == "target_session_attrs").last();
+    last.is_some_and(|pair| pair.value == "primary")
+}
+
+fn in_vain(problem: &str) -> InvalidUrl {
+    InvalidUrl::Hosts { problem: problem.to_owned() }
+}
+
+/// Returns the URL of one host without the parameters whose meaning holds anyway.
 ///
 /// # Errors
 /// [`InvalidUrl::Form`] where part of a password would be read as something else,
@@ -18,10 +57,10 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
         return Err(InvalidUrl::Form { problem });
     }
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    if has_many(authority(place)) {
-        return Err(InvalidUrl::Hosts);
+    if has_many(host_list::hosts_of(place)) {
+        return Err(in_vain("there are several, and this takes the URL of one host"));
     }
-    let pairs: Vec<Pair<'_>> = query.split('&').filter(|text| !text.is_empty()).map(Pair::read).collect();
+    let pairs: Vec<Pair<'_>> = pairs(query).collect();
     let is_mode = |pair: &&Pair<'_>| matches!(pair.name.as_str(), "sslmode" | "ssl-mode");
     // The client library takes the last one, or the environment's. Without any, a server on another
     // machine must prove its identity.
@@ -32,7 +71,7 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     for pair in &pairs {
         match verdict(&pair.name, &pair.value, is_verified) {
             _ if matches!(pair.name.as_str(), "host" | "hostaddr" | "port") && has_many(&pair.value) => {
-                return Err(InvalidUrl::Hosts);
+                return Err(in_vain(IN_A_PARAMETER));
             }
             Verdict::Honoured => left.push(pair.text),
             Verdict::Kept => {}
@@ -56,10 +95,15 @@ pub(super) fn accepted(url: &str) -> Result<String, InvalidUrl> {
     Ok(accepted)
 }
 
+/// Returns the parameters.
+fn pairs(query: &str) -> impl Iterator<Item = Pair<'_>> {
+    query.split('&').filter(|text| !text.is_empty()).map(Pair::read)
+}
+
 /// Returns the authority with a host added if it has a user but no host: the client library does
 /// not parse a URL without a host. A parameter then names the host, as in the URLs of Cloud SQL.
 fn with_host(place: &str, names_host: bool) -> Result<String, InvalidUrl> {
-    let host = authority(place);
+    let host = host_list::hosts_of(place);
     let is_missing = place.contains('@') && (host.is_empty() || host.starts_with(':'));
     match place.rsplit_once('@') {
         Some((user, rest)) if is_missing && names_host => Ok(format!("{user}@localhost{rest}")),
@@ -98,13 +142,6 @@ fn slip(url: &str) -> Option<&'static str> {
         }
         () => None,
     }
-}
-
-/// Returns the hosts of a URL, without user and password.
-fn authority(place: &str) -> &str {
-    let (_, rest) = place.split_once("://").unwrap_or(("", ""));
-    let authority = rest.split('/').next().unwrap_or_default();
-    authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts)
 }
 
 fn has_many(hosts: &str) -> bool {
@@ -243,16 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_hosts_is_refused_and_a_comma_elsewhere_is_not() {
-        for url in [
-            "postgres://u:CANARY@h1,h2/d",
-            "postgres://u:CANARY@h1:1,h2:2/d",
-            "postgres://h1%2Ch2/d",
-            "postgres://u:CANARY@/d?host=h1,h2",
-            "postgres://u@h/d?port=1,2",
+    fn where_one_host_is_needed_a_list_is_refused_and_a_comma_elsewhere_is_not() {
+        for (url, part) in [
+            ("postgres://u:CANARY@h1,h2/d", "one host"),
+            ("postgres://u:CANARY@h1:1,h2:2/d", "one host"),
+            ("postgres://h1%2Ch2/d", "one host"),
+            ("postgres://u:CANARY@/d?host=h1,h2", "before the database"),
+            ("postgres://u@h/d?port=1,2", "before the database"),
         ] {
             let text = refusal(url);
-            assert!(text.contains("several hosts") && !text.contains("CANARY"), "{text}");
+            assert!(text.contains(part) && !text.contains("CANARY"), "{text}");
         }
         for url in ["postgres://u:a,b@h/d", "postgres://u@h/a,b", "postgres://u@h/d?application_name=a,b"] {
             assert_eq!(accepted(url).unwrap(), url);
@@ -319,6 +356,7 @@ mod tests {
             ["", "?", "postgres:", "postgres://", "postgres://?%", "postgres://u@h/d?%zz=%4", "x?&&&=#?"]
         {
             let _ = accepted(url);
+            let _ = each_host(url);
         }
     }
 }

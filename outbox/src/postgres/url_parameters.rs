@@ -90,8 +90,8 @@ fn of_encryption(name: &str, value: &str, is_verified: bool) -> Option<Verdict> 
     })
 }
 
-/// Returns how a parameter that chooses a server is treated; `None` for other parameters. There is
-/// only one server, and the toolkit writes to it.
+/// Returns how a parameter that chooses a server is treated; `None` for other parameters. The
+/// toolkit writes to the server, so of several hosts only the primary is used.
 fn of_server(name: &str, value: &str) -> Option<Verdict> {
     use Verdict::{Kept, Refused};
     Some(match name {
@@ -101,7 +101,7 @@ fn of_server(name: &str, value: &str) -> Option<Verdict> {
         },
         "load_balance_hosts" => match value {
             "disable" => Kept,
-            _ => Refused("only one host is used: remove it"),
+            _ => Refused("hosts are asked in their order, and only the primary is used: remove it"),
         },
         _ => return None,
     })

@@ -15,6 +15,7 @@ use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
 use crate::identity::{Stored, digest};
 use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
+use crate::pool_error::PoolError;
 use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};
 use crate::sqlite::nodes;
 use crate::transaction::UnknownCommit;
@@ -195,8 +196,15 @@ impl Dialect for Sqlite {
         sqlite_options(url)
     }
 
-    async fn open_pool(options: SqliteConnectOptions, idle: Duration) -> Result<SqlitePool, sqlx::Error> {
-        opened_when_free(|| Self::pool_options(idle).connect_with(options.clone())).await
+    async fn open_pool(
+        url: &str,
+        idle_in_transaction_max: Duration,
+        adjust: impl FnOnce(SqlitePoolOptions) -> SqlitePoolOptions + Send,
+    ) -> Result<SqlitePool, PoolError> {
+        let options = sqlite_options(url)?;
+        let pool = adjust(Self::pool_options(idle_in_transaction_max));
+        let opened = opened_when_free(|| pool.clone().connect_with(options.clone())).await;
+        opened.map_err(|error| PoolError::Connect(Box::new(error)))
     }
 
     fn pool_options(_: Duration) -> SqlitePoolOptions {

@@ -69,8 +69,8 @@ pub enum CommitError {
     /// The connection was lost before the database carried out COMMIT. Everything is rolled back.
     #[error("the connection was lost before the commit; everything is rolled back")]
     Lost(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection was lost during COMMIT, or an error answered it that proves no rollback, as
-    /// the errors of a pooler that lost its server. The commit may or may not have happened.
+    /// The connection was lost during COMMIT, or its answer was an error that proves no rollback,
+    /// such as one of a pooler that lost its server. The commit may or may not have happened.
     /// [`Outbox::resolve`](crate::Outbox::resolve) looks it up. In an inbox and under an
     /// idempotency key, the next delivery or request finds the outcome.
     #[error("the answer to the commit was lost; it is unknown whether the transaction was committed")]

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use message::finite;
 use sqlx::Pool;
 use tokio::time::Instant;
 
@@ -55,7 +56,7 @@ impl<DB: Dialect> Outbox<DB> {
         if commit.message_ids.is_empty() {
             return Ok(CommitOutcome::Unrecognisable);
         }
-        let limit = self.settings.retry.resolve_timeout;
+        let limit = finite(self.settings.retry.resolve_timeout);
         let until = Instant::now() + limit;
         let mut pause = PAUSE_BASE;
         loop {

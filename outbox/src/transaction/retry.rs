@@ -13,7 +13,7 @@ pub struct RetryPolicy {
     pub attempts_max: u32,
     /// The wait before the next attempt. Default: 10 ms, doubled up to 1 s.
     pub backoff: Backoff,
-    /// How long to look up an unknown commit. Default: 30 s.
+    /// How long to look up an unknown commit. Default: 30 s. [`Duration::MAX`]: until it is known.
     pub resolve_timeout: Duration,
 }
 

@@ -228,9 +228,9 @@ impl<DB: Dialect> Runner<DB> {
     }
 }
 
-/// Decides what to do after an error of a commit that alone proved nothing, once it is known that
-/// the commit did not happen. A refusal, as by a deferred trigger with its own code, would only be
-/// repeated.
+/// Decides what to do after a commit error that proved nothing by itself, once it is known that the
+/// commit did not happen. A refusal, such as one by a deferred trigger with its own code, would
+/// only be repeated.
 fn not_committed<T, E: Error + 'static>(source: Box<dyn Error + Send + Sync>) -> Attempt<T, E> {
     match source.downcast_ref::<sqlx::Error>() {
         Some(error @ sqlx::Error::Database(_)) if SqlErrorKind::of(error) == SqlErrorKind::Refused => {

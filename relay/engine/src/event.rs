@@ -34,7 +34,7 @@ pub enum Event {
         /// How far the failure reaches.
         scope: FaultScope,
     },
-    /// This many entries of a page are left to other relays.
+    /// Some entries of a page are left to other relays: their number.
     LeftOut(u64),
     /// An entry was parked.
     Parked(Box<Parked>),

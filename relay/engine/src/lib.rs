@@ -96,7 +96,7 @@ pub use bounds::InvalidSetting;
 pub use chunking::Chunking;
 pub use filter::{Filter, InvalidFilter, InvalidRule, Rule};
 pub use options::EngineOptions;
-pub use pipeline::{Pipeline, Role, Status};
+pub use pipeline::{AfterFault, KeptEnd, Pipeline, Role, Status};
 pub use publishing::Publishing;
 pub use settings::{DeadPolicy, SettingValue};
 

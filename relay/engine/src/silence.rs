@@ -128,9 +128,11 @@ impl Silence {
         self.now
     }
 
-    /// Records that a session has opened.
+    /// Records that a session has opened. Its silence is reported anew: operators see that there is
+    /// a session, and no longer what was reported about the last one.
     pub(crate) fn session_started(&mut self) {
         self.session_at = self.now;
+        self.told_at = None;
     }
 
     /// Records that a message is submitted.
@@ -382,6 +384,17 @@ mod tests {
         scene.confirm(200_001, "t", second);
         assert_eq!(scene.at(200_002).news(None), Some(News::Answers));
         assert_eq!(scene.at(300_000).news(None), None);
+    }
+
+    #[test]
+    fn the_silence_of_the_next_session_is_told_as_well() {
+        let mut scene = Scene::new();
+        let submitted = scene.submit(0);
+        assert!(scene.at(30_000).news(Some(submitted)).is_some());
+        scene.at(40_000).session_started();
+        let again = scene.submit(40_000);
+        assert_eq!(scene.at(69_999).news(Some(again)), None);
+        assert_eq!(scene.at(70_000).news(Some(again)), Some(News::Silent(Duration::from_secs(30))));
     }
 
     #[test]

@@ -322,7 +322,7 @@ impl Window {
                 let entry = entries.get(&item.id)?;
                 (item.message.id.to_string() != entry.message_id()).then_some(item.id)
             }
-            // The log returns no entry twice, so the same id is another entry.
+            // The log returns no entry twice, so the same id belongs to a different entry.
             Slot::Settled(Passed::Entry { id, .. }) => entries.contains_key(id).then_some(*id),
             Slot::Settled(Passed::LeftOut { .. } | Passed::End(_) | Passed::Nothing) => None,
         })

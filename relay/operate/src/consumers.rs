@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox::{Activity, ConsumerName, LetterFilter};
+use inbox::{Activity, ConsumerName, LETTER_ERRORS_LOOKED_AT};
 use time::OffsetDateTime;
 
 use super::cause::Cause;
@@ -114,24 +114,23 @@ async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError>
     Ok(lines)
 }
 
-/// Maximum number of dead letters whose errors are read, beginning with the oldest.
-const ERRORS_READ_MAX: u32 = 500;
-
-/// Returns the most frequent error of the open dead letters of a consumer; `None` for a user who
-/// may not read errors.
+/// Returns the most frequent error of the open dead letters of a consumer, which the database
+/// groups; `None` for a user who may not read errors.
 async fn cause(place: &InboxPlace, consumer: &str, dead: u64) -> Result<Option<Cause>, OperateError> {
     let Ok(consumer) = ConsumerName::new(consumer) else { return Ok(None) };
-    let filter = LetterFilter { consumer: Some(consumer), ..LetterFilter::default() };
-    let slice = match place.database.open_letters(&filter, None, ERRORS_READ_MAX).await {
+    let groups = match place.database.letter_errors(&consumer).await {
         Err(error) if error.kind() == OperateErrorKind::NotGranted => return Ok(None),
-        slice => slice?,
+        groups => groups?,
     };
-    let is_sample = (slice.letters.len() as u64) < dead;
-    Ok(Cause::of(slice.letters.into_iter().map(|letter| (letter.error, 1)), is_sample))
+    let is_sample = dead > 2 * u64::from(LETTER_ERRORS_LOOKED_AT);
+    Ok(Cause::of(groups.into_iter().map(|group| (group.error, group.count)), is_sample))
 }
 
 #[cfg(test)]
 mod tests {
+    use migrations::{Line, Migrator};
+    use sqlx::{Connection as _, Sqlite, SqliteConnection};
+
     use super::*;
 
     #[test]
@@ -157,11 +156,40 @@ mod tests {
         assert_eq!(told[1], "1 message failed and will be retried");
         assert!(!waits[0].passes && waits[1].passes);
         let text = String::from("the amount is negative");
-        line.cause = Some(Cause { text, count: 12, is_at_least: false, others: 0, is_cut: false });
+        let example = text.clone();
+        line.cause = Some(Cause { text, example, count: 12, is_at_least: false, others: 0, is_cut: false });
         let waits = line.waits();
         assert_eq!(waits[0].cause, line.cause, "the front page names it");
         assert_eq!(waits[1].cause, None);
         line.activity = None;
         assert_eq!(line.waits(), []);
+    }
+
+    const LETTERS: &str = "\
+        INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, topic, headers, payload, \
+            reason, error, attempts, origin) \
+        SELECT printf('019f0000-0000-7000-8000-%012d', value), 'billing', '', 's' || value, x'00', 'invoices', \
+            CASE value WHEN 1 THEN '{}' ELSE '[]' END, x'', 'poison', \
+            CASE WHEN value % 3 = 0 THEN 'no account' ELSE 'invoice ' || value || ' is unknown' END, 1, 'q' \
+        FROM (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1200) \
+            SELECT value FROM n)";
+
+    /// Goal: a dead letter that other SQL has written, with headers that are no list, does not hide
+    /// its consumer, and many of them cost one statement of bounded size. Oracle: the cause on the
+    /// line: of the 500 oldest and the 500 newest.
+    #[tokio::test]
+    async fn the_errors_of_a_consumer_are_grouped_whatever_its_headers_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        sqlx::query(LETTERS).execute(&mut connection).await.unwrap();
+        let places = Places::new().inbox_at(&url.into(), None, false).await;
+        let found = consumers(&places, &Operator::new("ann", Role::Viewer)).await.unwrap();
+        assert_eq!(found.1, [], "the inbox answers");
+        let cause = found.0[0].cause.as_ref().unwrap();
+        assert_eq!((cause.text.as_str(), cause.count), ("invoice # is unknown", 667));
+        assert!(cause.is_at_least && cause.others == 1, "{cause:?}");
+        assert!(cause.example.starts_with("invoice 1"), "{cause:?}");
     }
 }

@@ -124,8 +124,8 @@ impl OperateError {
         self.help.as_deref()
     }
 
-    /// Creates an error for tables that were not opened. A database that did not answer is told
-    /// apart from one without such tables.
+    /// Creates an error for tables that were not opened. A database that did not answer is
+    /// distinguished from one without such tables.
     pub(crate) fn of_schema(error: MigrateError) -> Self {
         match error {
             MigrateError::Database { .. } | MigrateError::Busy { .. } => error.into(),
@@ -137,7 +137,7 @@ impl OperateError {
         Self::new(kind_of(fault), message)
     }
 
-    /// Creates an error for a failed statement. A missing right is told apart by its SQLSTATE.
+    /// Creates an error for a failed statement. A missing right is recognised by its SQLSTATE.
     pub(crate) fn of_statement(fault: Fault, error: &(dyn Error + 'static)) -> Self {
         let kind = if is_denied(error) { OperateErrorKind::NotGranted } else { kind_of(fault) };
         Self::new(kind, error_text::chain(error))
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Goal: a missing right is told apart by its SQLSTATE, below the error of a store. Oracle: the
+    /// Goal: a missing right is recognised by its SQLSTATE, below the error of a store. Oracle: the
     /// kinds of one text with several codes.
     #[test]
     fn a_missing_right_has_a_kind_of_its_own() {

@@ -37,7 +37,7 @@ impl FailedAttempts {
     /// Returns the last ten errors of a parked entry, latest first.
     pub(crate) fn of(parked: &ParkedState) -> Vec<Self> {
         let all = parked.earlier_errors.iter().cloned().map(Error::of_earlier).chain(Error::of_last(parked));
-        // With fewer errors the first one is the first of all.
+        // With fewer errors, the first one listed is the first of all.
         let mut before = (parked.earlier_errors.len() < EARLIER_ERRORS_MAX).then_some(0);
         let mut failures: Vec<Self> = Vec::new();
         for Error { attempts, at, error } in all {
@@ -102,7 +102,7 @@ mod tests {
                 .collect(),
             since: at,
             changed_at: at,
-            is_edited: false,
+            edited_at: None,
             behind: None,
         }
     }

@@ -39,6 +39,14 @@ pub async fn forget(
             let help = "list them with `relay dead list`, or add --discard-parked to discard them";
             return Err(OperateError::refused(error, help));
         }
+        Err(ForgetError::Leading { relay, holder, discarded: discarded @ 1.. }) => {
+            let error = ForgetError::Leading { relay, holder, discarded };
+            let help = format_args!(
+                "{discarded} of its parked messages are discarded, and it does not publish them any more; \
+                 run the command again to discard the rest"
+            );
+            return Err(OperateError::refused(error, help));
+        }
         Err(ForgetError::Log(error)) => {
             let error = OperateError::from(error).about(&pipeline.name);
             return Err(if discard_parked {

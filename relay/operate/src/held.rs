@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use message::Fault;
 use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -184,10 +185,12 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>, pauses: &[PauseLine]) -> Ve
     lines
 }
 
-/// Returns the first retrying message of each topic.
+/// Returns the first retrying message of each topic that is stopped. A message that is retried
+/// after its own fault stops only its key.
 fn stopped_topics(waiting: &[DeadMessage]) -> BTreeMap<String, Stop> {
-    let mut retrying: Vec<&DeadMessage> =
-        waiting.iter().filter(|message| message.state == MessageState::Retrying).collect();
+    let is_own_fault = |message: &DeadMessage| message.cause.as_deref() == Some(Fault::Message.as_str());
+    let stops = |message: &&DeadMessage| message.state == MessageState::Retrying && !is_own_fault(message);
+    let mut retrying: Vec<&DeadMessage> = waiting.iter().filter(stops).collect();
     retrying.sort_by_key(|message| std::cmp::Reverse(place(message)));
     let stop =
         |message: &DeadMessage| Stop::Topic { first: message.id.clone(), error: message.error.clone() };
@@ -225,7 +228,13 @@ mod tests {
 
     #[test]
     fn a_held_message_is_stopped_by_a_pause_or_by_its_topic() {
-        let of = |id, state| DeadMessage { state, key: Some(format!("key {id}")), ..entry(id) };
+        let cause = Some(String::from("operator"));
+        let of = |id, state| DeadMessage {
+            state,
+            key: Some(format!("key {id}")),
+            cause: cause.clone(),
+            ..entry(id)
+        };
         let paused = |paused| PauseLine {
             pipeline: String::from("orders"),
             paused,
@@ -243,6 +252,9 @@ mod tests {
         let stop = Stop::Topic { first: String::from("1"), error: entry(1).error };
         assert_eq!(stops(&[])["2"], Some(stop), "its topic is stopped");
         assert_eq!(stops(&[])["1"], None, "it is tried again");
+        let own_fault = DeadMessage { cause: Some(String::from("message")), ..of(1, MessageState::Retrying) };
+        let lines = by_key("orders", vec![of(2, MessageState::Held), own_fault], &[]);
+        assert!(lines.iter().all(|line| line.stopped_by.is_none()), "it stops only its own key: {lines:?}");
         for scope in [PauseScope::Pipeline, PauseScope::Topic(topic), PauseScope::Key(String::from("key 2"))]
         {
             let pause = paused(scope);

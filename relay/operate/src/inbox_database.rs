@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use inbox::{
     Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store,
-    FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterSlice, LetterSurvey,
-    ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
+    FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterGroup, LetterSlice,
+    LetterSurvey, ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
 };
 use migrations::Identifier;
 use sqlx::{Pool, Sqlite};
@@ -142,6 +142,14 @@ impl InboxDatabase {
 
     pub(crate) async fn survey(&self, filter: &LetterFilter) -> Result<LetterSurvey, OperateError> {
         self.answer(on!(&self.on, inbox => inbox.survey(filter).await))
+    }
+
+    /// Groups the errors of a consumer's open dead letters: of those from both ends.
+    pub(crate) async fn letter_errors(
+        &self,
+        consumer: &ConsumerName,
+    ) -> Result<Vec<LetterGroup>, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.letter_errors(consumer).await))
     }
 
     /// Requests redrives in one transaction.

@@ -45,7 +45,7 @@
 //! | `error` | [`OperateError`]: the reason of a failure, and what to do next |
 
 #![cfg_attr(
-    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    not(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")),
     allow(unused, reason = "a service may give its relay a connector of its own, which nothing here checks")
 )]
 
@@ -74,6 +74,8 @@ pub mod redact;
 pub mod replay;
 pub mod retention;
 pub mod sagas;
+#[cfg(test)]
+mod sample;
 pub mod search;
 pub mod seconds;
 mod settings;

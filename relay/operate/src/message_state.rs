@@ -17,7 +17,7 @@ pub enum MessageState {
     LeftOut,
     /// Unknown: the cursor belongs to another server's history.
     Unknown,
-    /// Parked until its time.
+    /// Parked until it is due.
     Scheduled,
     /// It failed and will be retried, by the relay or by its consumer.
     Retrying,

@@ -134,7 +134,7 @@ async fn of_letter(
 }
 
 /// Returns the text of the audit for a payload that was shown, with its topic: the audit is
-/// searched by topic. A text that is no topic could name another one, and is left out.
+/// searched by topic. A text that is not a topic could name another one, and is left out.
 pub(super) fn looked_at(what: &str, topic: &str) -> String {
     if Topic::new(topic).is_ok() { format!("{what} topic={topic}") } else { what.to_owned() }
 }

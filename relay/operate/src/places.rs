@@ -304,8 +304,9 @@ mod tests {
         }
     }
 
-    /// Goal: inboxes that do not answer cost a request the time of one. Oracle: all of them have a
-    /// connection while none has been answered; the errors are in the order of the inboxes.
+    /// Goal: several inboxes that do not answer delay a request no longer than one. Oracle: all of
+    /// them have a connection while none has been answered; the errors are in the order of the
+    /// inboxes.
     #[tokio::test]
     async fn silent_inboxes_are_waited_for_together() {
         let mut inboxes = Vec::new();
@@ -353,12 +354,12 @@ mod tests {
         (places, accepting)
     }
 
-    /// Goal: outboxes that do not answer cost a look the time of one. Oracle: all of them have a
-    /// connection while none has been answered.
+    /// Goal: several outboxes that do not answer delay a query no longer than one. Oracle: all of
+    /// them have a connection while none has been answered.
     #[cfg(feature = "sqs")]
     async fn assert_together(what: &str, look: impl AsyncFnOnce(&Places) -> usize) {
         let (places, accepting) = silent_outboxes().await;
-        // Without an answer, a connection is given up after 10 s.
+        // Without an answer, a connection attempt ends after 10 s.
         let connected = async {
             let connected = tokio::time::timeout(Duration::from_secs(9), accepting.join_all()).await;
             drop(connected.unwrap_or_else(|_| panic!("{what}: one of them was waited for alone")));
@@ -409,7 +410,7 @@ mod tests {
         let decided = async |places: &Places| {
             crate::dead::decision(places, &ann, uuid::Uuid::nil()).await.unwrap().away.len()
         };
-        // Each takes as long as a connection is waited for.
+        // Each takes as long as a connection attempt may.
         tokio::join!(
             assert_together("the story of a message", story),
             assert_together("the backlog", lag),

@@ -168,7 +168,7 @@ impl Search {
         }
         let Some(HeaderIs { name, value }) = &self.header else { return Ok(()) };
         if HeaderName::is_reserved(name) {
-            let text = format!("{name} is not a free header: the envelope has it");
+            let text = format!("{name} is not a free header: it belongs to the envelope");
             return Err(OperateError::refused(text, "search by topic, key, message id or another header"));
         }
         if value.len() > HEADER_VALUE_BYTES_MAX {

@@ -187,8 +187,8 @@ pub async fn status_at(
     depth: Depth,
 ) -> Result<Vec<PipelineStatus>, OperateError> {
     operator.permit(Role::Viewer, "view pipelines")?;
-    // Boxed and collected: with the iterator in this function's future, other crates could not show
-    // that the future is `Send`.
+    // Boxed and collected: with the iterator in this function's future, other crates could not
+    // prove that the future is `Send`.
     let mut looks: Vec<BoxFuture<'_, PipelineStatus>> = Vec::new();
     for pipeline in pipelines {
         looks.push(Box::pin(look(pipeline, depth)));

@@ -9,7 +9,7 @@ use brokers::InvalidSetting;
 use migrations::{Dialect, Identifier};
 use outbox::connect::sqlite_options;
 #[cfg(feature = "postgres")]
-use outbox::connect::{answering, postgres_options};
+use outbox::connect::{Hosts, Primary};
 use outbox_log::{Address, LogError, LogOptions};
 #[cfg(feature = "postgres")]
 use outbox_log::{in_time, postgres::unconnected};
@@ -19,9 +19,9 @@ pub(crate) use sqlx::Postgres;
 /// Stands for PostgreSQL in a program without it, which never opens one.
 #[cfg(not(feature = "postgres"))]
 pub(crate) use sqlx::Sqlite as Postgres;
-use sqlx::sqlite::SqliteConnectOptions;
 #[cfg(feature = "postgres")]
-use sqlx::{ConnectOptions as _, postgres::PgConnectOptions};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, Pool, Sqlite};
 
 use super::error::OperateError;
@@ -60,8 +60,12 @@ macro_rules! on {
 }
 pub(crate) use on;
 
-/// The options of a connection.
-pub type ConnectOptions = On<OptionsOf<Postgres>, OptionsOf<Sqlite>>;
+/// Where connections are made to: the hosts of a PostgreSQL database.
+#[cfg(feature = "postgres")]
+pub type ConnectOptions = On<Hosts, SqliteConnectOptions>;
+/// Where connections are made to.
+#[cfg(not(feature = "postgres"))]
+pub type ConnectOptions = On<SqliteConnectOptions, SqliteConnectOptions>;
 type OptionsOf<DB> = <<DB as sqlx::Database>::Connection as Connection>::Options;
 
 /// Something that was opened over one connection to a database, such as its sagas.
@@ -141,12 +145,12 @@ impl Tables {
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let allow_plaintext = self.options.allow_plaintext;
-                let options = match &self.known {
-                    Known::Url(url) => postgres_options(url.expose_secret(), allow_plaintext)
+                let hosts = match &self.known {
+                    Known::Url(url) => Hosts::of(url.expose_secret(), allow_plaintext)
                         .map_err(|error| OperateError::from(LogError::from(error)))?,
                     Known::Lent(address) => address.postgres(allow_plaintext)?,
                 };
-                On::Postgres(options.application_name(application_name))
+                On::Postgres(hosts.application_name(application_name))
             }
             Dialect::Sqlite => On::Sqlite(match &self.known {
                 Known::Url(url) => sqlite_options(url.expose_secret())
@@ -204,17 +208,22 @@ impl<P, S> Opened<P, S> {
     }
 }
 
-/// The place of a database, and whether it answers, from the options of a connection.
+/// The place of a database, and whether it answers.
 trait Reach: Sized {
+    /// The options of a connection.
+    type Options;
+
     /// Returns server, port and name of the database, or the file.
     fn place(&self) -> String;
 
-    /// Returns the options with the address of the server that answers, if its name has several: a
-    /// pool would wait for the first one.
-    async fn answered(self) -> Result<Self, OperateError>;
+    /// Returns options with the address of the primary that answers: a pool would wait for the
+    /// first host and the first address of its name.
+    async fn answered(self) -> Result<Self::Options, OperateError>;
 }
 
 impl Reach for SqliteConnectOptions {
+    type Options = Self;
+
     fn place(&self) -> String {
         self.get_filename().display().to_string()
     }
@@ -225,23 +234,22 @@ impl Reach for SqliteConnectOptions {
 }
 
 #[cfg(feature = "postgres")]
-impl Reach for PgConnectOptions {
+impl Reach for Hosts {
+    type Options = PgConnectOptions;
+
     fn place(&self) -> String {
-        let database = self.get_database().unwrap_or_else(|| self.get_username());
-        format!("{}:{}/{database}", server(self), self.get_port())
+        let first = self.first();
+        let database = first.get_database().unwrap_or_else(|| first.get_username());
+        let servers = self.all().iter().map(|host| format!("{}:{}", server(host), host.get_port()));
+        format!("{}/{database}", servers.collect::<Vec<_>>().join(","))
     }
 
-    async fn answered(self) -> Result<Self, OperateError> {
-        let mut place = self.clone();
-        let connecting = async {
-            place = answering(&self).await;
-            place.connect().await
-        };
-        let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
-        let connection = connected.map_err(|error| unconnected(&self, error))?;
+    async fn answered(self) -> Result<PgConnectOptions, OperateError> {
+        let found = in_time(CONNECT_TIMEOUT, self.primary()).await?;
+        let Primary { connection, options } = found.map_err(unconnected)?;
         // A failure to close has no consequence.
         let _ = in_time(CLOSE_MAX, connection.close()).await;
-        Ok(place)
+        Ok(options)
     }
 }
 

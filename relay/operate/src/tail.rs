@@ -159,7 +159,7 @@ impl<'a> Tail<'a> {
         let left =
             if more { Vec::new() } else { left(self.place, &part.to, &self.parked).await.map_err(about)? };
 
-        // No entry waits from here on, so returned entries are not returned again.
+        // Nothing is awaited after this point, so no entry is returned twice.
         let entries = part.rest.drain(..len);
         let mut lines: Vec<TailLine> = entries
             .map(|entry| {

@@ -39,12 +39,12 @@ pub struct Doctor {
     #[command(flatten)]
     roles: RoleOptions,
 
-    /// Exit with 2 also on warnings.
+    /// Also exit with 2 on warnings.
     #[arg(long)]
     strict: bool,
 
-    /// List only checks that did not pass, the worst first, and of the checklist only what a check
-    /// has found. All are counted, and JSON contains all of them.
+    /// List only checks that did not pass, the worst first, and from the checklist only items for
+    /// which a check has found a problem. All are counted, and JSON contains all of them.
     #[arg(long)]
     problems: bool,
 }
@@ -173,7 +173,7 @@ impl Report {
             ]
         });
         let checks = table(["pipeline", "state", "check", "subject", "measured", "remedy"], rows);
-        // An item that only a person can verify is no problem that was found.
+        // An item that only a person can verify is not a problem that was found.
         let is_shown = |state| !only_problems || matches!(state, CheckState::Warn | CheckState::Fail);
         let items: Vec<_> = self.go_live.iter().filter(|item| is_shown(item.state)).collect();
         let has_items = !items.is_empty();

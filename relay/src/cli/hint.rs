@@ -168,8 +168,9 @@ mod tests {
         assert_eq!(given.completed("not a ` command"), "not a ` command");
     }
 
-    /// Goal: a command with a key that hides or steers finds this key when it is pasted. Oracle:
-    /// the bytes that a shell reads from the printed word, which printing does not change.
+    /// Goal: a command whose key has invisible or control characters finds this key when it is
+    /// pasted. Oracle: the bytes that a shell reads from the printed word, which printing does not
+    /// change.
     #[test]
     fn a_word_that_would_be_escaped_is_spelled_for_the_shell() {
         let hidden = "\u{202e}evil\u{202c}-\u{5e9}\u{5dc}";

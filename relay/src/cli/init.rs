@@ -53,6 +53,10 @@ pub struct Init {
     #[arg(long, value_name = "URL", requires = "sqs")]
     sqs_endpoint: Option<String>,
 
+    /// Post to an HTTP endpoint (a webhook): http[s]://host/path.
+    #[arg(long, value_name = "URL", group = "broker")]
+    http: Option<String>,
+
     /// Write the file without testing database and broker.
     #[arg(long)]
     no_check: bool,
@@ -151,6 +155,9 @@ impl Init {
         if let Some(url) = &self.rabbitmq {
             return Some(StarterBroker::Rabbitmq(url.clone()));
         }
+        if let Some(url) = &self.http {
+            return Some(StarterBroker::Http(url.clone()));
+        }
         let region = self.sqs.clone()?;
         Some(StarterBroker::Sqs { region, endpoint: self.sqs_endpoint.clone() })
     }
@@ -198,8 +205,8 @@ impl Init {
 }
 
 fn ask_for_broker() -> Result<StarterBroker, Failure> {
-    demand_terminal("--kafka, --rabbitmq or --sqs")?;
-    let kinds = ["Kafka", "RabbitMQ", "SQS"];
+    demand_terminal("--kafka, --rabbitmq, --sqs or --http")?;
+    let kinds = ["Kafka", "RabbitMQ", "SQS", "HTTP"];
     let kind = Select::new().with_prompt("Broker").items(kinds).default(0).interact().map_err(no_answer)?;
     let ask = |prompt: &str, example: &str| {
         let input = Input::<String>::new().with_prompt(prompt).default(example.to_owned());
@@ -211,7 +218,8 @@ fn ask_for_broker() -> Result<StarterBroker, Failure> {
             StarterBroker::Kafka(servers.split(',').map(|server| server.trim().to_owned()).collect())
         }
         1 => StarterBroker::Rabbitmq(ask("URL", "amqp://guest:guest@127.0.0.1")?),
-        _ => StarterBroker::Sqs { region: ask("Region", "eu-central-1")?, endpoint: None },
+        2 => StarterBroker::Sqs { region: ask("Region", "eu-central-1")?, endpoint: None },
+        _ => StarterBroker::Http(ask("URL", "https://hooks.example.com/outbox")?),
     })
 }
 

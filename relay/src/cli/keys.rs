@@ -59,8 +59,9 @@ pub struct Decide {
     #[arg(long, value_name = "KEY")]
     key: String,
 
-    /// Decide only if this was its last holder, as the list shows. Without it, a holder that
-    /// claimed the key after the list was printed and has disappeared as well is included.
+    /// Decide only if this was its last holder, as the list shows. Without it, the decision also
+    /// applies to a later holder that claimed the key after the list was printed and has
+    /// disappeared as well.
     #[arg(long, value_name = "ID")]
     holder: Option<Uuid>,
 

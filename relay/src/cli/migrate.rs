@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use migrations::{Backend, Dialect, Identifier, Line, MigrateError, Migrator, Status};
 #[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
+use outbox::connect::Hosts;
 use outbox::connect::sqlite_options;
 use outbox_log::LogError;
 use serde::Serialize;
@@ -224,10 +224,9 @@ async fn each(goal: &Goal, lines: &[Line], act: Act, outcomes: &mut Vec<Outcome>
         Dialect::Postgres => Err(without_postgres()),
         #[cfg(feature = "postgres")]
         Dialect::Postgres => {
-            let options = postgres_options(url, goal.options.allow_plaintext).map_err(invalid)?;
-            let name = options.get_database().unwrap_or_else(|| options.get_username());
-            let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
-            let mut connection = connected(options.application_name("relay migrate"), &database).await?;
+            let hosts = Hosts::of(url, goal.options.allow_plaintext).map_err(invalid)?;
+            let database = described(&hosts);
+            let mut connection = connected(hosts.application_name("relay migrate"), &database).await?;
             let set = outbox::connect::set_own_defaults(&mut connection);
             let set = within(async { set.await.map_err(|error| failed("configure the session", error)) });
             set.await.map_err(|failure| failure.about(&database))?;
@@ -282,6 +281,15 @@ async fn with<DB: Backend>(
     Ok(())
 }
 
+/// Returns the hosts and the name of a database, for people.
+#[cfg(feature = "postgres")]
+fn described(hosts: &Hosts) -> String {
+    let first = hosts.first();
+    let name = first.get_database().unwrap_or_else(|| first.get_username());
+    let places = hosts.all().iter().map(|host| format!("{}:{}", host.get_host(), host.get_port()));
+    format!("postgresql {}/{name}", places.collect::<Vec<_>>().join(","))
+}
+
 /// Runs an SQL script on PostgreSQL.
 #[cfg(feature = "postgres")]
 pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failure> {
@@ -289,10 +297,9 @@ pub(crate) async fn run_script(goal: &Goal, script: String) -> Result<(), Failur
         return Err(Failure::new(Exit::Usage, "SQLite has no roles"));
     }
     let invalid = |error| Failure::from(LogError::from(error));
-    let options = postgres_options(goal.url(), goal.options.allow_plaintext).map_err(invalid)?;
-    let name = options.get_database().unwrap_or_else(|| options.get_username());
-    let database = format!("postgresql {}:{}/{name}", options.get_host(), options.get_port());
-    let mut connection = connected(options.application_name("relay migrate"), &database).await?;
+    let hosts = Hosts::of(goal.url(), goal.options.allow_plaintext).map_err(invalid)?;
+    let database = described(&hosts);
+    let mut connection = connected(hosts.application_name("relay migrate"), &database).await?;
     let ran = sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut connection);
     let ran = within(async { ran.await.map_err(|error| failed("create the roles", error)) });
     ran.await.map_err(|failure| failure.about(&database))?;

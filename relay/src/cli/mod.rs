@@ -7,7 +7,6 @@
 //! | `signals` | SIGTERM, SIGINT and SIGHUP; copies of a signal |
 //! | `systemd` | messages to the service manager |
 //! | `preflight` | checks before anything starts, and failures that no wait can heal |
-//! | `attend` | one pipeline of the daemon, kept running |
 //! | `once` | `relay run --once`: detects when everything has left |
 //! | `migrate` | `relay migrate up`, `status`, `sql` |
 //! | `roles` | `relay migrate roles` |
@@ -50,7 +49,6 @@ mod note;
 
 #[cfg(feature = "postgres")]
 mod adopt;
-mod attend;
 mod audit;
 mod check;
 mod config;
@@ -109,8 +107,8 @@ pub(crate) use output::Format;
 #[cfg(feature = "fuzzing")]
 pub(crate) use dead::edited_headers;
 
-/// Publishes every committed outbox row to Kafka, RabbitMQ or SQS, at least once and in order per
-/// key.
+/// Publishes every committed outbox row to Kafka, RabbitMQ, SQS or HTTP endpoints, at least once
+/// and in order per key.
 #[derive(Debug, Parser)]
 #[command(name = "relay", version, propagate_version = true, after_help = Exit::help(), disable_help_subcommand = true)]
 pub struct Cli {

@@ -95,7 +95,7 @@ async fn listening<T, E: Display, F: Future<Output = Result<T, E>>>(
         };
         failures += 1;
         let pause = LISTENER.delay(failures, rand::random());
-        warn!("{what} not served: {error}; messages are published meanwhile, next try in {pause:.1?}");
+        warn!("{what} not served: {error}; messages are published meanwhile, next attempt in {pause:.1?}");
         failed();
         tokio::time::sleep(pause).await;
     }

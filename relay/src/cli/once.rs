@@ -22,6 +22,9 @@ const FAILED_INTERVAL: Duration = Duration::from_secs(2);
 const BLOCKED_MAX: Duration = Duration::from_secs(20);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
+/// How long the number of held messages must not fall before they count as staying: those that are
+/// free again are read back, published and confirmed part by part.
+const HELD_STILL: Duration = Duration::from_secs(5);
 
 /// Counts of the messages that stay when nothing more is published automatically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,16 +46,31 @@ impl Left {
     }
 }
 
+/// The current state of the pipeline.
+pub(crate) struct Now {
+    pub(crate) status: watch::Receiver<Status>,
+    /// Whether it has had a session with the broker since it took the lease.
+    pub(crate) session: watch::Receiver<bool>,
+}
+
+impl Now {
+    /// Returns whether the messages that wait are being tried, here or by the process that leads.
+    fn are_tried(&self) -> bool {
+        match self.status.borrow().role {
+            Role::Leading { .. } => *self.session.borrow(),
+            Role::Standby { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Waits until everything is published, once the pipeline leads or stands by. Returns an error with
 /// the reason when the pipeline cannot lead until an operator acts. Cancel-safe.
-pub(crate) async fn ended(
-    log: &dyn LogAdmin,
-    name: &RelayName,
-    status: watch::Receiver<Status>,
-) -> Result<Left, String> {
+pub(crate) async fn ended(log: &dyn LogAdmin, name: &RelayName, now: Now) -> Result<Left, String> {
+    let status = now.status.clone();
     let drained = async {
         reaches(status.clone(), |role| matches!(role, Role::Leading { .. } | Role::Standby { .. })).await;
-        drained(log, name).await
+        drained(log, name, &now).await
     };
     let is_blocked = |role: &Role| matches!(role, Role::Waiting { fault: Fault::Operator, .. });
     tokio::select! {
@@ -76,29 +94,15 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
 /// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
 /// messages held behind them, and paused and scheduled ones stay. Waits forever while the database
 /// or the broker is unreachable. Cancel-safe.
-async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
-    let mut quiet = 0;
-    let mut blocked_since: Option<Instant> = None;
+async fn drained(log: &dyn LogAdmin, name: &RelayName, now: &Now) -> Left {
+    let mut course = Course::default();
     loop {
         let asked = async { Ok::<_, LogError>((log.relay(name).await?, log.pauses(name).await?)) };
         let pause = match asked.await {
             Ok((relay, pauses)) => {
-                if let Some(left) = relay.as_ref().and_then(blocked) {
-                    let since = *blocked_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= BLOCKED_MAX {
-                        return left;
-                    }
-                } else {
-                    blocked_since = None;
-                }
-                match relay.and_then(|relay| left(&relay, &pauses)) {
-                    Some(left) => {
-                        quiet += 1;
-                        if quiet >= QUIET_LOOKS {
-                            return left;
-                        }
-                    }
-                    None => quiet = 0,
+                let look = Look { relay: relay.as_ref(), pauses: &pauses, are_tried: now.are_tried() };
+                if let Some(left) = course.look(&look, Instant::now()) {
+                    return left;
                 }
                 LOOK_INTERVAL
             }
@@ -111,9 +115,79 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName) -> Left {
     }
 }
 
+/// The answer of one query.
+struct Look<'a> {
+    relay: Option<&'a RelayStatus>,
+    pauses: &'a [Pause],
+    /// Whether the messages that wait are being tried.
+    are_tried: bool,
+}
+
+/// The answers of the latest queries.
+#[derive(Debug, Default)]
+struct Course {
+    /// Nothing is published any more.
+    quiet: Option<Still>,
+    /// Only messages are tried that wait for an operator.
+    blocked: Option<Still>,
+}
+
+/// The same answer of several queries in a row.
+#[derive(Debug)]
+struct Still {
+    since: Instant,
+    looks: u32,
+    /// The number of held messages at the last query.
+    held: u64,
+}
+
+impl Still {
+    /// Adds an answer to those before it. If held messages have left, it is the first one.
+    fn add(before: Option<Self>, left: Left, now: Instant) -> Self {
+        match before {
+            Some(still) if left.held >= still.held => {
+                Self { looks: still.looks + 1, held: left.held, ..still }
+            }
+            _ => Self { since: now, looks: 1, held: left.held },
+        }
+    }
+}
+
+impl Course {
+    /// Takes in an answer. Returns what is left once nothing more is published automatically.
+    fn look(&mut self, look: &Look<'_>, now: Instant) -> Option<Left> {
+        let left = look.relay.and_then(|relay| left(relay, look.pauses));
+        // Until the broker can be reached, what waits has not been tried.
+        let left = left.filter(|left| left.held == 0 || look.are_tried || is_paused(look.pauses));
+        let blocked = look.relay.and_then(blocked).filter(|_| look.are_tried);
+        self.quiet = left.map(|left| Still::add(self.quiet.take(), left, now));
+        self.blocked = blocked.map(|blocked| Still::add(self.blocked.take(), blocked, now));
+        let lasts = |still: &Still, at_least| now.duration_since(still.since) >= at_least;
+        let is_over = |(left, still): &(Left, &Still)| {
+            let at_least = if left.held > 0 && !is_paused(look.pauses) { HELD_STILL } else { Duration::ZERO };
+            still.looks >= QUIET_LOOKS && lasts(still, at_least)
+        };
+        let quiet = left.zip(self.quiet.as_ref()).filter(is_over).map(|(left, _)| left);
+        let is_over = |(_, still): &(Left, &Still)| lasts(still, BLOCKED_MAX);
+        quiet.or_else(|| blocked.zip(self.blocked.as_ref()).filter(is_over).map(|(blocked, _)| blocked))
+    }
+}
+
+/// Returns whether the whole pipeline is paused.
+fn is_paused(pauses: &[Pause]) -> bool {
+    pauses.iter().any(|pause| pause.scope == PauseScope::Pipeline)
+}
+
+/// Returns the number of scheduled messages that are due. The relay tries them, so they become
+/// something else.
+fn due(relay: &RelayStatus) -> u64 {
+    let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
+    relay.backlog.parked.saturating_sub(count(Held) + count(Retrying))
+}
+
 /// Counts the messages that stay. Returns `None` while more may be published automatically: the log
-/// is not read to its end, a message is retried, or messages are held without a dead one or a
-/// pause.
+/// is not read to its end, a message is retried, a scheduled one is due, or messages are held
+/// without a dead one or a pause.
 fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
     let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     let left = Left {
@@ -123,23 +197,24 @@ fn left(relay: &RelayStatus, pauses: &[Pause]) -> Option<Left> {
         blocked: 0,
         is_paused: !pauses.is_empty(),
     };
-    if pauses.iter().any(|pause| pause.scope == PauseScope::Pipeline) {
+    if is_paused(pauses) {
         return Some(left);
     }
     let moves = relay.backlog.oldest.is_some()
-        || count(Retrying) + count(Discarded) > 0
+        || due(relay) + count(Retrying) + count(Discarded) > 0
         || (left.held > 0 && left.dead == 0 && !left.is_paused);
     (!moves).then_some(left)
 }
 
 /// Counts the messages that are left if no message is retried except those that wait for an
-/// operator.
+/// operator, and no scheduled one is due.
 fn blocked(relay: &RelayStatus) -> Option<Left> {
     let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     let by_operator =
         |parked: &&ParkedCount| parked.state == Retrying && parked.cause == Some(Fault::Operator);
     let blocked: u64 = relay.parked.iter().filter(by_operator).map(|parked| parked.count).sum();
-    let moves = relay.backlog.oldest.is_some() || count(Retrying) > blocked || count(Discarded) > 0;
+    let moves =
+        relay.backlog.oldest.is_some() || count(Retrying) > blocked || due(relay) + count(Discarded) > 0;
     (blocked > 0 && !moves).then(|| Left {
         dead: count(Dead),
         held: count(Held),
@@ -188,7 +263,11 @@ mod tests {
         // A topic that an operator must repair holds its messages as well.
         assert_eq!(left(&relay(None, &[(Held, 2)]), &[]), None);
         let parked = Left { dead: 1, held: 2, scheduled: 3, ..Left::default() };
-        assert_eq!(left(&relay(None, &[(Dead, 1), (Held, 2), (Scheduled, 3)]), &[]), Some(parked));
+        let mut relay = relay(None, &[(Dead, 1), (Held, 2), (Scheduled, 3)]);
+        relay.backlog.parked = 2;
+        assert_eq!(left(&relay, &[]), Some(parked), "no scheduled one is due");
+        relay.backlog.parked = 3;
+        assert_eq!(left(&relay, &[]), None, "one of the scheduled ones is due");
     }
 
     #[test]
@@ -205,9 +284,67 @@ mod tests {
         assert!(blocked(&relay).is_some_and(Left::needs_an_operator));
         relay.parked = vec![parked(Fault::Operator, 1), parked(Fault::Broker, 1)];
         assert_eq!(blocked(&relay), None, "the broker may come back");
+        relay.parked = vec![parked(Fault::Operator, 2)];
+        relay.exceptions.insert(Scheduled, 1);
+        relay.backlog.parked = 2 + 3;
+        assert!(blocked(&relay).is_some());
+        relay.backlog.parked = 2 + 3 + 1;
+        assert_eq!(blocked(&relay), None, "a scheduled one is due");
         relay.exceptions.clear();
         relay.parked.clear();
         assert_eq!(blocked(&relay), None);
+    }
+
+    /// A leader counts as one at once; its session with the broker takes longer, and the held
+    /// messages that it reads back leave part by part.
+    #[test]
+    fn held_messages_are_waited_for_while_they_leave() {
+        let of = |held| relay(None, &[(Dead, 1), (Held, held)]);
+        let begun = Instant::now();
+        let mut course = Course::default();
+        let mut look = |relay: &RelayStatus, are_tried, seconds| {
+            let look = Look { relay: Some(relay), pauses: &[], are_tried };
+            course.look(&look, begun + Duration::from_secs(seconds))
+        };
+        for seconds in 0..60 {
+            assert_eq!(look(&of(90), false, seconds), None, "there is no session yet");
+        }
+        for seconds in 60..90 {
+            assert_eq!(look(&of(120 - seconds), true, seconds), None, "one leaves each second");
+        }
+        for seconds in 90..94 {
+            assert_eq!(look(&of(31), true, seconds), None, "{seconds}");
+        }
+        let left = Left { dead: 1, held: 31, ..Left::default() };
+        assert_eq!(look(&of(31), true, 95), Some(left));
+        // Nothing is waited for that nobody holds.
+        let none = relay(None, &[(Dead, 1)]);
+        assert_eq!(look(&none, false, 96), None);
+        assert_eq!(look(&none, false, 96), Some(Left { dead: 1, ..Left::default() }));
+    }
+
+    #[test]
+    fn what_waits_for_an_operator_is_tried_before_the_run_ends() {
+        let mut status = relay(None, &[(Retrying, 2), (Held, 30)]);
+        let cause = Some(Fault::Operator);
+        status.parked = vec![ParkedCount { state: Retrying, cause, count: 2, longest: Duration::ZERO }];
+        status.backlog.parked = 32;
+        let begun = Instant::now();
+        let mut course = Course::default();
+        let mut look = |status: &RelayStatus, are_tried, seconds| {
+            let look = Look { relay: Some(status), pauses: &[], are_tried };
+            course.look(&look, begun + Duration::from_secs(seconds))
+        };
+        for seconds in 0..60 {
+            assert_eq!(look(&status, false, seconds), None, "there is no session yet");
+        }
+        for seconds in 60..80 {
+            assert_eq!(look(&status, true, seconds), None, "{seconds}");
+        }
+        assert_eq!(look(&status, true, 80).map(|left| left.blocked), Some(2));
+        status.exceptions.insert(Held, 29);
+        status.backlog.parked = 31;
+        assert_eq!(look(&status, true, 81), None, "one of the held ones has left");
     }
 
     #[test]

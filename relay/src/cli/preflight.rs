@@ -42,9 +42,9 @@ impl Patience {
 /// for long.
 const LOOKS_MAX: usize = 32;
 
-/// Maximum time that a daemon looks before its pipelines start. Hundreds of pipelines on a host
-/// that does not answer must not keep the others from starting: the service manager would end the
-/// relay.
+/// Maximum time that a daemon spends on this before its pipelines start. Hundreds of pipelines on a
+/// host that does not answer must not keep the others from starting: the service manager would end
+/// the relay.
 const LOOKING_MAX: Duration = Duration::from_secs(20);
 
 /// Opens each log once. Returns for each log the error that makes the relay refuse its pipeline, or
@@ -142,7 +142,7 @@ mod tests {
     }
 
     /// Goal: a silent server does not keep the pipelines of others from starting. Oracle: the time
-    /// until the look ends, by the clock of the runtime.
+    /// until the check ends, by the clock of the runtime.
     #[tokio::test(start_paused = true)]
     async fn a_daemon_does_not_wait_for_each_of_many_silent_logs() {
         let silent = Arc::new(Silent::default());

@@ -47,7 +47,7 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 /// Writes a rate in whole parts.
 fn rate(state: &ProgressState, out: &mut dyn std::fmt::Write) {
-    // A line of progress that cannot be written is none.
+    // A line of progress that cannot be written is skipped.
     let _ = write!(out, "{:.0}/s", state.per_sec());
 }
 

@@ -8,7 +8,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::attend::attend;
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
@@ -20,10 +19,10 @@ use super::{database, log, observe, once, systemd};
 use crate::config::{Config, LogFormat, Override, Overrides};
 #[cfg(feature = "metrics-endpoint")]
 use crate::http::Health;
-use engine::Pipeline;
 use engine::maintenance::{self, Maintenance};
 use engine::monitor::Monitor;
 use engine::telemetry::{History, Looks};
+use engine::{AfterFault, KeptEnd, Pipeline};
 
 /// The arguments of `relay run`.
 #[derive(Debug, Args)]
@@ -33,7 +32,7 @@ pub struct Run {
 
     /// Stop when every committed message is published. Exits with 3 if messages are left that need
     /// an operator (dead, or with a missing topic or queue), or if a signal stops it first. Exits
-    /// with 2 if a database refuses its pipeline. Scheduled messages wait for the next run.
+    /// with 2 if a database refuses its pipeline. Messages that are due later wait for another run.
     #[arg(long)]
     once: bool,
 
@@ -131,9 +130,14 @@ impl Run {
             ready.iter().chain(&refused).map(|it| (it.config.name.clone(), it.pipeline.status())).collect(),
         );
         let mut running = JoinSet::new();
-        for Ready { config, pipeline, stop } in ready {
-            let is_once = self.once;
-            running.spawn(async move { attend(pipeline, config.name.as_str(), stop, is_once).await });
+        let after = if self.once { AfterFault::Stop } else { AfterFault::Restart };
+        for Ready { pipeline, stop, .. } in ready {
+            running.spawn(async move {
+                match pipeline.keep_running(stop, after).await {
+                    KeptEnd::Well => Exit::Success,
+                    KeptEnd::Faulty => Exit::Broken,
+                }
+            });
         }
         systemd::ready();
         let ended = supervise(running, watches, &mut signals, &stop, &config, &mut reload).await;
@@ -221,12 +225,13 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
 fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
     for Ready { config, pipeline, stop } in ready {
-        let (config, stop, status) = (config.clone(), stop.clone(), pipeline.status());
+        let (config, stop) = (config.clone(), stop.clone());
+        let now = once::Now { status: pipeline.status(), session: pipeline.session() };
         watches.spawn(async move {
             let name = config.name.clone();
             let ended = async {
                 let admin = database::when_open(|| database::administration(&config)).await;
-                once::ended(admin.as_ref(), &name, status).await
+                once::ended(admin.as_ref(), &name, now).await
             };
             let Some(ended) = stop.run_until_cancelled(ended).await else {
                 warn!(relay = %name, "stopped before all messages were published");
@@ -234,9 +239,15 @@ fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
             };
             stop.cancel();
             match ended {
-                Ok(left @ once::Left { dead, held, scheduled, blocked: 0, .. }) => {
-                    info!(relay = %name, dead, held, scheduled, "all messages are published");
-                    left.needs_an_operator()
+                Ok(left @ once::Left { scheduled, .. }) if !left.needs_an_operator() => {
+                    info!(relay = %name, dead = 0, held = 0, scheduled, "all messages are published");
+                    false
+                }
+                Ok(once::Left { dead, held, scheduled, blocked: 0, is_paused }) => {
+                    warn!(relay = %name, dead, held, scheduled, is_paused, "the run ends: the remaining messages \
+                                                                            wait for an operator; `relay status` \
+                                                                            shows why");
+                    true
                 }
                 Ok(once::Left { dead, held, scheduled, blocked, .. }) => {
                     warn!(relay = %name, dead, held, scheduled, blocked, "the run ends: the destination does \

@@ -54,7 +54,7 @@ impl Signals {
 pub(super) enum StopSignal {
     /// The first one: what was begun is settled.
     First,
-    /// A later one that is no copy of the first: the process ends immediately.
+    /// A later one that is not a copy of the first: the process ends immediately.
     Second,
 }
 

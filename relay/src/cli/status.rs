@@ -36,7 +36,9 @@ pub struct Status {
 impl Status {
     pub(crate) async fn execute(&self, format: Format) -> Result<Exit, Failure> {
         let Some(Time(every)) = self.watch else {
-            return show(&during("looking", self.look()).await?, format);
+            let shown = during("looking", self.look()).await?;
+            show(&shown, format)?;
+            return Ok(worst(&shown));
         };
         let mut ended = pin!(tokio::signal::ctrl_c());
         loop {
@@ -44,7 +46,11 @@ impl Status {
             if format == Format::Table && std::io::stdout().is_terminal() {
                 output::print(CLEARED)?;
             }
-            let exit = show(&shown, format)?;
+            let has_reader = show(&shown, format)?;
+            let exit = worst(&shown);
+            if !has_reader {
+                return Ok(exit);
+            }
             tokio::select! {
                 _ = &mut ended => return Ok(exit),
                 () = tokio::time::sleep(every.max(WATCH_MIN)) => {}
@@ -68,12 +74,17 @@ const CLEARED: &str = "\u{1b}[2J\u{1b}[H";
 /// Minimum pause between two queries: each opens its own connections.
 const WATCH_MIN: Duration = Duration::from_millis(200);
 
-fn show(shown: &[PipelineStatus], format: Format) -> Result<Exit, Failure> {
-    format.print(&shown, |shown| text(shown, terminal_width()))?;
+/// Prints the status. Returns whether standard output has a reader.
+fn show(shown: &[PipelineStatus], format: Format) -> Result<bool, Failure> {
+    let has_reader = format.print_more(&shown, |shown| text(shown, terminal_width()))?;
     for problem in problems(shown) {
         note!("{}", sentence(&problem, terminal_width()));
     }
-    Ok(shown.iter().map(exit).max().unwrap_or(Exit::Success))
+    Ok(has_reader)
+}
+
+fn worst(shown: &[PipelineStatus]) -> Exit {
+    shown.iter().map(exit).max().unwrap_or(Exit::Success)
 }
 
 /// Returns the errors of this command: databases that do not answer, and names that may be wrong.
@@ -247,7 +258,8 @@ mod tests {
 
     fn sick() -> PipelineStatus {
         let text = String::from("no queue is bound");
-        let cause = Cause { text, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
+        let example = text.clone();
+        let cause = Cause { text, example, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
         PipelineStatus {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),

@@ -85,7 +85,10 @@ impl Tail {
                 Ok(TailBatch { lines, more }) => {
                     outage.over();
                     for line in lines.iter().take(left) {
-                        output::print(&text(line, format)?)?;
+                        if !output::print_more(&text(line, format)?)? {
+                            // The reader has enough (`| head`).
+                            return Ok(Exit::Success);
+                        }
                     }
                     left = left.saturating_sub(lines.len());
                     if more && left > 0 {

@@ -32,6 +32,8 @@ pub(crate) fn check_files(broker: &Broker) -> Result<(), InvalidSetting> {
         Broker::Rabbitmq(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls")),
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("sqs.tls")),
+        #[cfg(feature = "http")]
+        Broker::Http(config) => config.check_files(),
         // Only a service provides one, never a configuration.
         Broker::Given { .. } => Ok(()),
     }
@@ -39,11 +41,11 @@ pub(crate) fn check_files(broker: &Broker) -> Result<(), InvalidSetting> {
 
 /// The section of a broker that this program was built without. Reading it fails, so no value
 /// exists.
-#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+#[cfg(not(all(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 #[derive(Debug, Clone)]
 pub(crate) enum NotBuilt {}
 
-#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+#[cfg(not(all(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 impl<'de> serde::Deserialize<'de> for NotBuilt {
     fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
         let problem = "this relay was built without this broker; build it with the feature of the same name";
@@ -51,7 +53,7 @@ impl<'de> serde::Deserialize<'de> for NotBuilt {
     }
 }
 
-#[cfg(not(all(feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
+#[cfg(not(all(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs")))]
 impl schemars::JsonSchema for NotBuilt {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "NotBuilt".into()

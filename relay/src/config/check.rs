@@ -14,7 +14,8 @@ use secrecy::ExposeSecret;
 
 use super::decode::Wrong;
 use super::file::{
-    DatabaseSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection, SqsSection,
+    DatabaseSection, EndpointsSection, FileSection, KafkaSection, Log, PipelineSection, RabbitmqSection,
+    SqsSection,
 };
 use super::http::Http;
 use super::problems::Problems;
@@ -38,7 +39,7 @@ pub(crate) fn check(file: FileSection, files: Files) -> Result<Config, Vec<Wrong
     let mut problems = Problems::default();
     if file.pipeline.is_empty() {
         let help = "add [[pipeline]] with name, [pipeline.database] and one of [pipeline.kafka], \
-                    [pipeline.rabbitmq] and [pipeline.sqs]";
+                    [pipeline.rabbitmq], [pipeline.sqs] and [pipeline.http]";
         problems.add(String::new(), "there is no pipeline", Some(help));
     }
     check_log(&file.log, &mut problems);
@@ -129,7 +130,9 @@ fn pipeline(
         Some(section) => adopt::check(section, path, problems).map(Some),
         None => Some(None),
     };
-    let broker = broker(section.kafka, section.rabbitmq, section.sqs, path, problems)?;
+    let given =
+        Given { kafka: section.kafka, rabbitmq: section.rabbitmq, sqs: section.sqs, http: section.http };
+    let broker = broker(given, path, problems)?;
     let checked = broker::check(&broker).and_then(|()| match files {
         Files::Opened => broker::check_files(&broker),
         Files::Left => Ok(()),
@@ -213,21 +216,26 @@ fn database(section: DatabaseSection, path: &str, problems: &mut Problems) -> Op
     Some(Database::new(url, options))
 }
 
-fn broker(
+/// The sections of brokers in a pipeline.
+struct Given {
     kafka: Option<KafkaSection>,
     rabbitmq: Option<RabbitmqSection>,
     sqs: Option<SqsSection>,
-    path: &str,
-    problems: &mut Problems,
-) -> Option<Broker> {
-    let help =
-        "a pipeline publishes to exactly one of [pipeline.kafka], [pipeline.rabbitmq] and [pipeline.sqs]";
+    http: Option<EndpointsSection>,
+}
+
+fn broker(given: Given, path: &str, problems: &mut Problems) -> Option<Broker> {
+    let help = "a pipeline publishes to exactly one of [pipeline.kafka], [pipeline.rabbitmq], [pipeline.sqs] and \
+                [pipeline.http]";
+    let Given { kafka, rabbitmq, sqs, http } = given;
     #[cfg(feature = "kafka")]
     let kafka = kafka.map(|config| ("kafka", Broker::Kafka(Box::new(config))));
     #[cfg(feature = "rabbitmq")]
     let rabbitmq = rabbitmq.map(|config| ("rabbitmq", Broker::Rabbitmq(Box::new(config))));
     #[cfg(feature = "sqs")]
     let sqs = sqs.map(|config| ("sqs", Broker::Sqs(Box::new(config))));
+    #[cfg(feature = "http")]
+    let http = http.map(|config| ("http", Broker::Http(Box::new(config))));
     // A section for a broker that this program lacks fails to parse, so there is none.
     #[cfg(not(feature = "kafka"))]
     let kafka = kafka.map(|absent| match absent {});
@@ -235,7 +243,9 @@ fn broker(
     let rabbitmq = rabbitmq.map(|absent| match absent {});
     #[cfg(not(feature = "sqs"))]
     let sqs = sqs.map(|absent| match absent {});
-    let mut given: Vec<(&str, Broker)> = [kafka, rabbitmq, sqs].into_iter().flatten().collect();
+    #[cfg(not(feature = "http"))]
+    let http = http.map(|absent| match absent {});
+    let mut given: Vec<(&str, Broker)> = [kafka, rabbitmq, sqs, http].into_iter().flatten().collect();
     match given.len() {
         1 => given.pop().map(|(_, broker)| broker),
         0 => {

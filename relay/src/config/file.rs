@@ -80,6 +80,10 @@ pub(crate) type RabbitmqSection = super::broker::NotBuilt;
 pub(crate) type SqsSection = brokers::sqs::Config;
 #[cfg(not(feature = "sqs"))]
 pub(crate) type SqsSection = super::broker::NotBuilt;
+#[cfg(feature = "http")]
+pub(crate) type EndpointsSection = brokers::http::Config;
+#[cfg(not(feature = "http"))]
+pub(crate) type EndpointsSection = super::broker::NotBuilt;
 
 /// One pipeline: from one outbox to one broker.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -93,6 +97,7 @@ pub(crate) struct PipelineSection {
     pub(crate) kafka: Option<KafkaSection>,
     pub(crate) rabbitmq: Option<RabbitmqSection>,
     pub(crate) sqs: Option<SqsSection>,
+    pub(crate) http: Option<EndpointsSection>,
     #[serde(default)]
     pub(crate) engine: EngineSection,
     /// The messages that it publishes; all, without a rule.

@@ -12,14 +12,15 @@ pub(crate) fn is_secret(path: &[&str]) -> bool {
         // Any property of librdkafka may be a secret.
         [.., "kafka", "properties", _] => true,
         ["otlp", "headers", ..] => true,
-        [.., last] => matches!(*last, "password" | "secret_access_key" | "token"),
+        [.., last] => matches!(*last, "password" | "client_secret" | "secret_access_key" | "token"),
         [] => false,
     }
 }
 
 /// Returns whether the value of this setting is a URL that may hold a password.
 pub(crate) fn is_url(path: &[&str]) -> bool {
-    matches!(path.last(), Some(&("url" | "endpoint" | "traces_endpoint" | "metrics_endpoint")))
+    let names = ["url", "endpoint", "traces_endpoint", "metrics_endpoint", "token_url"];
+    path.last().is_some_and(|last| names.contains(last))
 }
 
 /// Returns the value of a setting without its secrets.
@@ -132,6 +133,7 @@ mod tests {
         let text = "[[pipeline]]\nname='ä'\ndatabase.url = 'postgres://u:s3cret@h/d'\n\
                     kafka.sasl = { username = 'me', password = \"s3crét\" }\n\
                     kafka.properties = { 'ssl.key.password' = 's3cret' }\n\
+                    kafka.sasl.oauth = { client_secret = 's3cret', client_id = 'me' }\n\
                     ur1 = 'postgres://u:s3cret@h/d'\npasswrd = 's3cret'\n\
                     database.url_file = 'postgres://u:s3cret@h/d'\n";
         let masked = source(text, &Node::parse(text).ok().unwrap());

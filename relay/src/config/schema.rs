@@ -11,7 +11,7 @@ pub(crate) fn schema() -> Value {
     schemars::schema_for!(FileSection).to_value()
 }
 
-#[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(all(test, feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;

@@ -38,6 +38,8 @@ pub(crate) enum StarterBroker {
         /// The endpoint.
         endpoint: Option<String>,
     },
+    /// HTTP: the URL of the endpoint.
+    Http(String),
 }
 
 const HEAD: &str = "\
@@ -68,7 +70,7 @@ const KAFKA_MORE: &str = "\
 # At most max.message.bytes of every topic.
 # message_bytes_max = 1000000
 # compression = \"none\"
-# Other machines need a section [pipeline.kafka.tls]; a user with a password needs [pipeline.kafka.sasl].
+# Other machines need a section [pipeline.kafka.tls]; a user or a token needs [pipeline.kafka.sasl].
 ";
 
 const RABBITMQ: &str = "
@@ -91,6 +93,19 @@ const SQS: &str = "
 const SQS_MORE: &str = "\
 # Maps topics to queues (name or URL). An unlisted topic is published to the queue with the same name.
 # queues = {}
+";
+
+const WEBHOOKS: &str = "
+[pipeline.http]
+# The endpoint of every topic; others get their own as [pipeline.http.endpoints.\"<topic>\"].
+";
+
+const WEBHOOKS_MORE: &str = "\
+# Files with the secrets of its signatures (whsec_..., one a line): secret_files = [<path>].
+# Addresses of private networks need to be allowed: private_networks = [<network>].
+# Statuses that stop a topic instead of refusing its message, such as 401, 403 and 404.
+# stopping_statuses = []
+# mode = \"binary\"
 ";
 
 // A program without the endpoint refuses the setting.
@@ -155,6 +170,7 @@ impl Starter {
                 values.extend(endpoint.as_deref().map(|endpoint| ("endpoint_url", value(endpoint))));
                 set(SQS, &values, SQS_MORE);
             }
+            StarterBroker::Http(url) => set(WEBHOOKS, &[("url", value(url))], WEBHOOKS_MORE),
         }
         text.push_str(HTTP);
         text.push_str(TAIL);
@@ -162,7 +178,7 @@ impl Starter {
     }
 }
 
-#[cfg(all(test, feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+#[cfg(all(test, feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::path::Path;
@@ -184,6 +200,7 @@ mod tests {
                 region: String::from("eu-central-1"),
                 endpoint: Some(String::from("http://127.0.0.1:9324")),
             }),
+            starter(StarterBroker::Http(String::from("https://hooks.example.com/orders"))),
         ]
     }
 
@@ -216,7 +233,7 @@ mod tests {
             let (as_written, uncommented) = (settings(&text), settings(&uncommented.join("\n")));
             // A broker's defaults appear among the settings in force only when they are written.
             let of_relay = |(path, _): &&(String, serde_json::Value)| {
-                !["kafka", "rabbitmq", "sqs"].iter().any(|broker| path.contains(broker))
+                !["kafka", "rabbitmq", "sqs", "pipeline[0].http"].iter().any(|broker| path.contains(broker))
             };
             let (left, right): (Vec<_>, Vec<_>) =
                 (as_written.iter().filter(of_relay).collect(), uncommented.iter().filter(of_relay).collect());

@@ -203,6 +203,31 @@ fn what_is_wrong_is_shown_with_its_place() {
 }
 
 #[test]
+fn http_endpoints_are_read_and_a_wrong_one_is_named() {
+    let with = |section: &str| {
+        let sqs = r#"sqs = { region = "eu-central-1", queues = { "order.paid" = "paid.fifo" } }"#;
+        assert!(GOOD.contains(sqs));
+        GOOD.replace(sqs, section)
+    };
+    let (config, _) =
+        read_with(&with(r#"http = { url = "https://hooks.example.com/in" }"#), &[]).ok().unwrap();
+    let connector = config.pipelines[1].broker.connector().unwrap();
+    assert_eq!(message::Connector::destination(connector.as_ref()), "http https://hooks.example.com");
+    for (section, expected) in [
+        (
+            r#"http = { url = "https://u:s3cret@hooks.example.com" }"#,
+            "pipeline[1].http.url: contains credentials",
+        ),
+        (r#"http = { url = "http://hooks.example.com" }"#, "http.allow_plaintext = true"),
+        ("http = {}", "pipeline[1].http.url: missing"),
+    ] {
+        let report = shown(&read_with(&with(section), &[]).err().expect(section));
+        let flat = report.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(expected) && !report.contains("s3cret"), "{expected}: {report}");
+    }
+}
+
+#[test]
 fn a_limit_too_small_for_the_relay_is_refused_under_its_own_name() {
     let text =
         GOOD.replace("sqs = {", "rabbitmq = { url = \"amqp://localhost\", payload_bytes_max = 9 }\n#sqs = {");
@@ -251,6 +276,24 @@ fn what_is_in_force_is_printed_without_secrets_and_can_be_read_again() {
     assert!(toml.contains("checkpoint_interval = \"200ms\"") && toml.contains("# default"), "{toml}");
     let again = read_with(&toml, &[]).map_err(|error| format!("{toml}\n{}", shown(&error))).unwrap();
     assert_eq!(again.0.pipelines[0].settings.window_bytes, 8 << 20);
+}
+
+#[test]
+fn tokens_of_kafka_are_read_and_printed_without_the_secret_of_their_client() {
+    let oauth = "sasl = { mechanism = \"OAUTHBEARER\", extensions = { logicalCluster = \"lkc-1\" }, oauth = { \
+                 token_url = \"https://login.example/token\", client_id = \"relay\", client_secret = \"s3cret\" } }";
+    let text = GOOD.replacen("sasl = { username = \"relay\", password = \"s3cret\" }", oauth, 1);
+    let variable = "RELAY__ORDERS__KAFKA__SASL__OAUTH__CLIENT_SECRET";
+    let (config, effective) =
+        read_with(&text, &[(variable, "s3cret")]).map_err(|error| shown(&error)).unwrap();
+    let (toml, json) = (effective.to_string(), effective.to_json().to_string());
+    for text in [&toml, &json, &format!("{config:?}")] {
+        assert!(!text.contains("s3cret") && text.contains("lkc-1"), "{text}");
+    }
+    assert!(toml.contains("login.example/token") && toml.contains(&format!("# from {variable}")), "{toml}");
+    let both = text.replacen("client_id", "token_file = \"/x\", client_id", 1);
+    let error = shown(&read_with(&both, &[]).err().unwrap());
+    assert!(error.contains("kafka.sasl.oauth.token_url") && !error.contains("s3cret"), "{error}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ struct Health {
 }
 
 impl Health {
-    /// Records the outcome of a request with this many items: the number that the collector has
+    /// Records the outcome of a request with `items` items: the number that the collector has
     /// rejected, or the reason why it took none.
     fn record(&mut self, signal: &'static str, items: u64, sent: Result<u64, String>) {
         let (lost, reason) = match sent {

@@ -25,8 +25,8 @@ migrations::statements! {
         // Every commit of a run waits for the disk, whatever the server's settings are. A run keeps
         // its outcomes in memory: after a crash that reverted one, it would continue without it.
         waits_for_the_disk = migrations::waits_for_the_disk!();
-        // A crash can take back the decision to undo while the worker undoes: then the saga runs,
-        // and none of its undos may be recorded.
+        // A crash can revert the decision to undo while the worker undoes: then the saga runs, and
+        // none of its undos may be recorded.
         goes_on = "(state = 'undoing') = ($8 = 'done') AND (NOT $13 OR cancel IS NULL)
             AND ($14::bigint IS NULL OR replies = $14) AND {waits_for_the_disk}";
         lost_again = "(s.worker IS NOT NULL AND s.attempts > 0 AND s.cancel IS NULL)";
@@ -58,7 +58,7 @@ migrations::statements! {
     /// it had failed before, it is taken later, at a random time: a saga that ends its workers must
     /// not always be taken together with the same others. Materialized: a join that runs more than
     /// once would take more than the limit. It waits for the disk, because the undo of a call may
-    /// come next: a crash must take back neither the claim nor the state that it returns.
+    /// come next: a crash must revert neither the claim nor the state that it returns.
     claim = "
         WITH due (place) AS MATERIALIZED (SELECT ctid FROM {schema}saga
             WHERE type = $1 AND version = $2 AND wake_at <= statement_timestamp() AND {waits_for_the_disk}

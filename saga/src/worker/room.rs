@@ -27,7 +27,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(concurrency: NonZeroU32) -> Self {
-        // More than a semaphore can hold is more than any process runs.
+        // No process runs more than a semaphore can hold.
         let concurrency = (concurrency.get() as usize).min(Semaphore::MAX_PERMITS);
         Self { slots: Arc::new(Semaphore::new(concurrency)), concurrency, last: None }
     }

@@ -64,7 +64,7 @@ macro_rules! on {
     };
 }
 
-const UUID: &str = "a message id in the database is no UUID";
+const UUID: &str = "a message id in the database is not a UUID";
 
 impl Plain {
     /// Reads the business rows. `payload` returns the digest of the message's payload from a row's

@@ -135,7 +135,7 @@ fn chunk(flow: &Flow, until_cut: Option<u64>) -> usize {
     CHUNK_BYTES.min(paced).min(cut).max(1)
 }
 
-/// Returns the time for which this many bytes occupy the line.
+/// Returns how long `count` bytes occupy the line.
 fn time_of(count: usize, flow: &Flow) -> Duration {
     flow.bytes_per_second.map_or(Duration::ZERO, |rate| Duration::from_secs(count as u64) / rate.get())
 }

@@ -151,7 +151,7 @@ impl<DB: Database> Everywhere<DB> {
 
     async fn run(self) -> Result<usize, Failure> {
         let input =
-            self.input.map_err(|error| Failure::new(format!("input or reply is no JSON: {error}")))?;
+            self.input.map_err(|error| Failure::new(format!("input or reply is not JSON: {error}")))?;
         let course = Course {
             open: self.open,
             register: self.register,

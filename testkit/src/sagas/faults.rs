@@ -1,4 +1,4 @@
-//! The faults, one of which makes a worker disappear.
+//! The faults of a run, such as a worker that disappears.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `everywhere` | [`everywhere`], `everywhere_on`, [`Everywhere`]: runs a saga with one fault at a time |
 //! | `course` | one run with one fault, from start to end |
-//! | `faults` | the faults, one of which makes a worker disappear |
+//! | `faults` | the faults of a run, such as a worker that disappears |
 //! | `ends` | the end of a saga, and the comparison of two ends |
 
 mod course;

@@ -53,7 +53,7 @@ impl Options {
 enum Output {
     /// For people.
     Table,
-    /// For machines: one object for each benchmark, one in each line.
+    /// For machines: one object for each benchmark, one per line.
     Json,
 }
 
@@ -176,7 +176,7 @@ pub(crate) async fn run() -> Result<(), Failure> {
         let name = bench.name();
         let report = match bench.run(&run).await {
             Ok(report) => report.quick(run.options.quick),
-            // The others still have something to say.
+            // The other benchmarks can still run.
             Err(error) => {
                 failed.push(format!("{name}: {error}"));
                 continue;

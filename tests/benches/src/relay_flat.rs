@@ -45,7 +45,7 @@ pub(crate) async fn run(run: &Run, args: &Args) -> Result<Report, Failure> {
             "transaction pinned in",
             "page inside the backlog",
             "page after the history",
-            "poll without news",
+            "poll that finds nothing",
         ],
         costs.iter().map(|cost| {
             [
@@ -189,7 +189,7 @@ const BUFFERS: &str = "SELECT ((SELECT coalesce(sum(coalesce(heap_blks_hit, 0) +
 const READERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'relay %' AND datname = current_database()";
 
 /// Counts the buffers that a separate reader touches while `work` uses it. Returns the lowest count
-/// of some tries.
+/// of several attempts.
 async fn buffers(
     database: &Database,
     mut work: impl AsyncFnMut(&mut Box<dyn LogReader>) -> Result<(), Failure>,
@@ -208,8 +208,8 @@ async fn buffers(
     Ok(least as f64)
 }
 
-/// Measures the throughput with a pinned transaction over that without, and the dead rows that it
-/// leaves.
+/// Measures the ratio of the throughput with a pinned transaction to that without one, and the dead
+/// rows that it leaves.
 async fn pinned(run: &Run, report: &mut Report) -> Result<(), Failure> {
     const DEAD: &str = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables \
         WHERE relname LIKE 'outbox_message%'";

@@ -24,7 +24,7 @@ const PAYLOAD: usize = 256;
 const CHUNK: i64 = 10_000;
 /// Time under load before and after the removal.
 const AROUND: Duration = Duration::from_secs(1);
-/// Pause between two chunks, in which others have their turn.
+/// Pause between two chunks, in which other transactions can run.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The way in which history is removed.

@@ -43,7 +43,7 @@ pub fn names(input: &[u8]) {
     }));
 }
 
-/// Demands that the time of an id leads back to the id's first bits.
+/// Demands that the time of an id converts back to the id's first bits.
 fn timed(id: MessageId) {
     let floor = MessageId::floor(id.generated_at()).expect("the time of an id fits an id");
     assert_eq!(floor.as_bytes()[..6], id.as_uuid().as_bytes()[..6]);

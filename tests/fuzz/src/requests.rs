@@ -155,11 +155,11 @@ impl Json {
         }
     }
 
-    /// Changes the content: in its first leaf another digit, or one more character, item or member.
+    /// Changes the content: another digit in its first leaf, or one more character, item or member.
     fn change(&mut self) {
         match self {
-            // Changes the last digit, which floating point does not keep in a long number. A
-            // word becomes a number.
+            // Changes the last digit, which a long number loses as floating point. A word becomes a
+            // number.
             Self::Bare(text) => match text.pop() {
                 Some(digit @ '0'..='9') => text.push(char::from(digit as u8 ^ 1)),
                 _ => *text = String::from("0"),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-use model::{Explored, consumers, explore, relays, sagas, transactions};
+use model::{Explored, consumers, explore, pending, relays, sagas, transactions};
 use serde::Serialize;
 
 /// Explores every interleaving of the protocol within bounds.
@@ -60,6 +60,17 @@ fn main() -> ExitCode {
     if arguments.large {
         lines.push(line("consumers: large".into(), consumers::Consumers::large()));
     }
+    let larger = if arguments.large { pending::Pending::large() } else { Vec::new() };
+    for bounds in pending::Pending::small().into_iter().chain(larger) {
+        let model = format!(
+            "pending{}: keys {:?}, {} grants, {} faults",
+            if bounds.has_gaps { ", views with gaps" } else { "" },
+            bounds.keys,
+            bounds.epochs_max,
+            bounds.faults_max
+        );
+        lines.push(line(model, bounds));
+    }
     lines.push(line("sagas: small".into(), sagas::Sagas::small()));
     if arguments.large {
         lines.push(line("sagas: large".into(), sagas::Sagas::large()));
@@ -106,6 +117,11 @@ fn breakages() -> Vec<Line> {
         is_breakage: true,
         found: explore(consumers::Consumers::without(breakage)),
     });
+    let pending = pending::Breakage::ALL.into_iter().map(|breakage| Line {
+        model: format!("pending without: {breakage:?}"),
+        is_breakage: true,
+        found: explore(pending::Pending::without(breakage)),
+    });
     let sagas = sagas::Breakage::ALL.into_iter().map(|breakage| Line {
         model: format!("sagas without: {breakage:?}"),
         is_breakage: true,
@@ -116,7 +132,7 @@ fn breakages() -> Vec<Line> {
         is_breakage: true,
         found: explore(transactions::Transactions::without(breakage)),
     });
-    relays.chain(consumers).chain(sagas).chain(transactions).collect()
+    relays.chain(consumers).chain(pending).chain(sagas).chain(transactions).collect()
 }
 
 fn table(lines: &[Line]) -> Table {

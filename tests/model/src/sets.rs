@@ -32,7 +32,7 @@ impl Set {
         Self(self.0 | other.0)
     }
 
-    /// Returns whether all of it is in the other set.
+    /// Returns whether the other set has all of its entries.
     #[must_use]
     pub fn is_within(self, other: Self) -> bool {
         self.without(other).0 == 0
@@ -44,7 +44,7 @@ impl Set {
     }
 }
 
-/// The position of a relay: everything in `base` is settled, and of the difference up to `head`
+/// The position of a relay: everything in `base` is settled, and in the difference up to `head`,
 /// everything at or below `after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cursor {

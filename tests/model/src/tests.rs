@@ -1,6 +1,6 @@
 //! Every promise of the models holds, and the absence of every rule is found.
 
-use crate::{consumers, explore, relays, sagas, transactions};
+use crate::{consumers, explore, pending, relays, sagas, transactions};
 
 #[test]
 fn with_all_rules_every_promise_holds_and_everything_that_should_be_reached_is() {
@@ -10,6 +10,10 @@ fn with_all_rules_every_promise_holds_and_everything_that_should_be_reached_is()
     }
     let found = explore(consumers::Consumers::small());
     assert!(found.holds(), "{found:#?}");
+    for bounds in pending::Pending::small() {
+        let found = explore(bounds);
+        assert!(found.holds(), "{found:#?}");
+    }
     let found = explore(sagas::Sagas::small());
     assert!(found.holds(), "{found:#?}");
     let found = explore(transactions::Transactions::small());
@@ -28,6 +32,14 @@ fn every_rule_left_out_of_the_relays_is_found() {
 fn every_rule_left_out_of_the_consumers_is_found() {
     for breakage in consumers::Breakage::ALL {
         let found = explore(consumers::Consumers::without(breakage));
+        assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
+    }
+}
+
+#[test]
+fn every_rule_left_out_of_the_pending_rows_is_found() {
+    for breakage in pending::Breakage::ALL {
+        let found = explore(pending::Pending::without(breakage));
         assert!(!found.broken.is_empty(), "{breakage:?} is not found in {} states", found.states);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-/// A part of the surroundings that breaks its promise.
+/// A part of the environment that breaks its promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Breakage {
     /// A checkpoint is stored whatever its epoch.

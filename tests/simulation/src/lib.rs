@@ -23,7 +23,7 @@
 //! |
 //! | [`mod@shrink`] | a failing schedule made small |
 //! | `memory` | bounds on a relay's memory, checked after every step |
-//! | [`breakage`] | ways to break the surroundings, each of which must be found |
+//! | [`breakage`] | ways to break the environment, each of which must be found |
 //! | [`mod@search`] | many schedules, on every core |
 //! | [`containment`] | one topic falls silent under load: the others must not suffer |
 //! | [`draining`] | a topic comes back under load: held entries must leave |

@@ -19,7 +19,7 @@ struct Arguments {
     /// The first seed; each schedule takes the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Break a part of the surroundings on purpose: it must be found.
+    /// Break a part of the environment on purpose: it must be found.
     #[arg(long = "break", value_name = "PART")]
     breakage: Option<Breakage>,
     /// Show the course of events of the first seed, whatever its outcome.

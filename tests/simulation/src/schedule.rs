@@ -267,7 +267,7 @@ fn to_missing_topic(rng: &mut SmallRng, transactions: &mut Vec<Transaction>) {
     write(HEALED_AT + rng.random_range(1_000..6_000), None, rng.random_range(0..MISSING));
 }
 
-/// Sets bounds that few messages reach, and in part slow commits.
+/// Sets bounds that few messages reach, and in half of the schedules slow commits.
 fn small_memory(rng: &mut SmallRng, schedule: &mut Schedule) {
     schedule.unstored_max = rng.random_range(1..=30);
     schedule.checkpoint_changes = rng.random_range(1..=20);

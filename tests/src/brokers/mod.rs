@@ -2,6 +2,7 @@
 //! does not know the toolkit's wire format.
 
 pub mod committed;
+mod http;
 mod kafka;
 mod memory;
 mod rabbitmq;
@@ -14,6 +15,7 @@ use conformance::{Foreign, Redelivery};
 use harness::plain::PlainRecord;
 use message::{MaxInFlightPerKey, Subscription};
 
+pub use http::Http;
 pub use kafka::{Kafka, create_kafka_topic, remove_kafka_topic};
 pub use memory::Memory;
 pub use rabbitmq::{Rabbitmq, create_rabbitmq_queue, remove_rabbitmq_queue};

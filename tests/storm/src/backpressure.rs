@@ -82,7 +82,7 @@ impl Backpressure {
 /// Lets producers continue.
 ///
 /// # Errors
-/// The order cannot be removed.
+/// The file that holds producers back cannot be removed.
 pub(crate) fn release(plot: &Plot) -> std::io::Result<()> {
     remove(&order(&plot.folder))
 }

@@ -10,7 +10,7 @@ use message::{Connector, Fault, FaultScope};
 use tests::{Backend, Failure, Outcome};
 use tokio::net::TcpListener;
 
-/// Connect timeout against a server that says nothing.
+/// Connect timeout against a server that does not answer.
 const TIMEOUT: Duration = Duration::from_millis(1_000);
 /// Connect timeout against a server that refuses: only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ tests::cases! { "publisher/{case}":
 type Made = Result<Arc<dyn Connector>, Failure>;
 
 /// Goal: the connector gives up, after the connect timeout, on a server that accepts the connection
-/// and says nothing. Oracle: the error and the clock.
+/// but does not answer. Oracle: the error and the clock.
 async fn silent(connector: fn(u16) -> Made) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let connector = connector(listener.local_addr()?.port())?;

@@ -9,6 +9,7 @@
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`foreign`] | messages of foreign producers and other libraries, as effects or dead letters of an inbox |
 //! | [`record_time`] | the timestamp of a Kafka record, which decides when Kafka deletes it |
+//! | [`nodes`] | URLs that name two nodes of a RabbitMQ cluster, one of which stops |
 //! | [`queues`] | the SQS queue that a topic maps to |
 //! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, its start |
 //! | [`transactions`] | Kafka's transactions as a reader of committed records sees them, and the marks that are found |
@@ -16,6 +17,7 @@
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
 //! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
+//! | [`tokens`] | RabbitMQ behind tokens of OAuth 2, which expire |
 //! | [`sqs`] | the settings of SQS's adapter, for cases that need more than the shared brokers offer |
 
 #![deny(dead_code, reason = "a case that no list names would never run")]
@@ -24,6 +26,7 @@ mod connecting;
 mod exactly_once;
 mod foreign;
 mod kafka_group;
+mod nodes;
 mod queues;
 mod quorum;
 mod rabbitmq;
@@ -31,12 +34,13 @@ mod record_time;
 mod sqs;
 mod standby;
 mod target;
+mod tokens;
 mod transactions;
 mod wire;
 
 tests::cases! {
     modules {
-        connecting, foreign, kafka_group, queues, quorum, rabbitmq, record_time, standby, target, wire,
+        connecting, foreign, kafka_group, nodes, queues, quorum, rabbitmq, record_time, standby, target, tokens, wire,
     }
     // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
     // broker transactions time out on a busy machine.

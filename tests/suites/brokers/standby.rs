@@ -29,7 +29,7 @@ tests::cases! { "standby/{on}/{case}":
 const MESSAGES: i64 = 40;
 /// Fewer than the messages, so that a standby could get later ones.
 const PREFETCH: u16 = 15;
-/// How long a standby is watched that must get nothing.
+/// How long to watch a standby that must get nothing.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A busy queue with messages of one key, and an idle one.

@@ -6,7 +6,7 @@ use conformance::facts::Order;
 use conformance::{Broker, Capabilities, Case};
 use libtest_mimic::Trial;
 use message::MaxInFlightPerKey;
-use tests::brokers::Memory;
+use tests::brokers::{Http, Memory};
 use tests::{Backend, Failure, Stage, brokers, trial};
 
 /// A broker and the way to open it.
@@ -16,13 +16,16 @@ enum Target {
     Shared(Backend),
     /// The in-memory broker, with sessions that accept any number of messages of one key at once.
     MemoryPipelined,
+    /// HTTP endpoints of a server in this process, which have no subscriptions.
+    Http,
 }
 
 /// Brokers whose publishers and subscriptions are tested, each with every case that its
 /// capabilities allow.
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
     Target::Shared(Backend::Memory),
     Target::MemoryPipelined,
+    Target::Http,
     Target::Shared(Backend::KafkaMock),
     Target::Shared(Backend::Kafka),
     Target::Shared(Backend::Rabbitmq),
@@ -47,21 +50,22 @@ impl Target {
         match self {
             Self::Shared(backend) => backend.as_str(),
             Self::MemoryPipelined => "memory-pipelined",
+            Self::Http => "http",
         }
     }
 
-    /// Returns the service that the target needs.
+    /// Returns the service that the target needs; the broker in memory stands for none.
     fn backend(self) -> Backend {
         match self {
             Self::Shared(backend) => backend,
-            Self::MemoryPipelined => Backend::Memory,
+            Self::MemoryPipelined | Self::Http => Backend::Memory,
         }
     }
 
     /// Returns the only suite that applies, or `None` for all suites. The pipelined in-memory
     /// broker differs from the plain one only in its publishers.
     fn publishes_only(self) -> Option<&'static str> {
-        (self == Self::MemoryPipelined).then_some("publisher")
+        matches!(self, Self::MemoryPipelined | Self::Http).then_some("publisher")
     }
 
     fn capabilities(self) -> Capabilities {
@@ -73,7 +77,7 @@ impl Target {
             // The harness assigns fixed partitions of the mock, because joining a group there takes
             // three seconds. So there are no members.
             shares_work: backend != Backend::KafkaMock,
-            limits_size: backend != Backend::Memory,
+            limits_size: self == Self::Http || backend != Backend::Memory,
             // The in-memory broker delivers malformed messages unchanged.
             has_wire: backend != Backend::Memory,
         }
@@ -83,6 +87,7 @@ impl Target {
     async fn open(self, stage: &Stage) -> Result<Arc<dyn Broker>, Failure> {
         Ok(match self {
             Self::Shared(backend) => brokers::open(stage, backend).await?,
+            Self::Http => Arc::new(Http::start(stage).await?),
             Self::MemoryPipelined => Arc::new(Memory::new(stage, MaxInFlightPerKey::Pipelined)),
         })
     }

@@ -22,6 +22,7 @@ tests::cases! { "audits/{on}/{case}":
         filters_find_decisions_however_many_follow,
         a_large_decision_hides_no_earlier_one,
         an_export_is_whole_and_says_what_is_missing,
+        a_decision_that_goes_on_meanwhile_is_exported,
     }
 }
 
@@ -31,9 +32,9 @@ const FOLLOWING: usize = 1_200;
 const KEYS: usize = 10_000;
 
 /// Stores the decisions of several operators about messages of two topics, two days ago: three of
-/// one decision by ann about the topic `orders`, which no spreadsheet may run; two by bob, one for
-/// each message; two pauses by ann; a discarded dead letter of `orders` by eve, of today; a key by
-/// dan. Then many edits by cy, of today.
+/// one decision by ann about the topic `orders`, with a formula as note, which no spreadsheet may
+/// run; two by bob, one for each message; two pauses by ann; a discarded dead letter of `orders` by
+/// eve, of today; a key by dan. Then many edits by cy, of today.
 async fn store<DB: Dialect>(db: &Database<DB>) -> Outcome {
     for (topic, count) in [("orders", 3), ("bills", 1)] {
         for number in 0..count {
@@ -218,9 +219,9 @@ where
     Ok(())
 }
 
-/// Goal: an export has every decision once, also of an inbox that is configured twice, and names
-/// the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of both
-/// formats; the size of each part, which is bounded.
+/// Goal: an export has every decision once, including those of an inbox that is configured twice,
+/// and names the database that did not answer. No cell of its CSV is a formula. Oracle: the rows of
+/// both formats; the size of each part, which is bounded.
 async fn an_export_is_whole_and_says_what_is_missing<DB: Dialect>(stage: Stage) -> Outcome {
     let db = Database::<DB>::migrated(&stage).await?;
     store(&db).await?;
@@ -270,5 +271,40 @@ async fn an_export_is_whole_and_says_what_is_missing<DB: Dialect>(stage: Stage) 
     assert_eq!(messages.len(), 1, "{json}");
     assert_eq!((&messages[0]["topic"], &messages[0]["error"]), (&"orders".into(), &"no price".into()));
     assert_eq!(json["missing"].as_array().map(Vec::len), Some(1), "{json}");
+    Ok(())
+}
+
+/// Goal: an export has a decision that is carried out while it reads, although the first slice had
+/// no row of it. Oracle: the lines of two decisions, one of which gets a row between the slices.
+async fn a_decision_that_goes_on_meanwhile_is_exported<DB: Dialect>(stage: Stage) -> Outcome {
+    let db = Database::<DB>::migrated(&stage).await?;
+    db.append("orders", "key-1", "{}").await?;
+    let cast = if DB::DIALECT == migrations::Dialect::Sqlite { "" } else { "::uuid" };
+    let decide = async |actor: &str, decision: char, rows: usize| {
+        db.execute(&format!(
+            "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, selection, decision) \
+             WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows}) \
+             SELECT '{actor}', 'main', m.id, m.message_id, 'requeue', 'a test', 'all: 2000 chosen', \
+             '019f0000-0000-7000-8000-00000000000{decision}'{cast} FROM n CROSS JOIN outbox_message AS m"
+        ))
+        .await
+    };
+    decide("ann", 'a', 1).await?;
+    decide("bob", 'b', 1_500).await?;
+    let Scene { places, tables, operator } = Scene::open(&db).await?;
+    let filter = AuditFilter::default();
+    let mut export = AuditExport::new(places, tables, &operator, filter, false, ExportFormat::Csv)?;
+    let mut file = String::new();
+    // The head, and the first slice: rows of bob's decision.
+    for _ in 0..2 {
+        file.push_str(&export.next().await.ok_or("nothing is exported")?);
+    }
+    decide("ann", 'a', 1).await?;
+    while let Some(part) = export.next().await {
+        file.push_str(&part);
+    }
+    let count =
+        |actor: &str| file.lines().filter(|line| line.contains(&format!(",{actor},requeue,"))).count();
+    assert_eq!([count("ann"), count("bob")], [1, 1], "{file}");
     Ok(())
 }

@@ -57,7 +57,7 @@ impl Line {
 
     /// Maximum connections of the pool.
     const CONNECTIONS: u32 = 4;
-    /// The time limit of calls that end by it.
+    /// The time limit of the calls that it ends.
     pub(crate) const LIMIT: Duration = Duration::from_secs(1);
 
     /// Withholds the answer to the next BEGIN.
@@ -102,8 +102,8 @@ impl Line {
         self.answer_late(admin).await;
     }
 
-    /// Lets the withheld answer pass, for which no call waits any more. Checks that what each
-    /// session of the pool writes next, by itself, is stored: another session sees it while the
+    /// Lets the withheld answer pass once no call waits for it. Checks that the next write of each
+    /// session of the pool, outside any transaction, is stored: another session sees it while the
     /// writer is still there.
     pub(crate) async fn answer_late(&self, admin: &PgPool) {
         let table = format!("public.written_{}", uuid::Uuid::now_v7().simple());

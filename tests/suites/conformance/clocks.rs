@@ -311,7 +311,7 @@ async fn steps_back(stage: Stage) -> Outcome {
             Ok(when(["held", "delivered", last].iter().all(|payload| away.calls(payload) > 0)))
         })
         .await?;
-        // Time for many looks.
+        // Time for many checks.
         tokio::time::sleep(Duration::from_secs(3)).await;
         for (shutdown, task) in running {
             shutdown.abort.cancel();

@@ -10,6 +10,7 @@ mod audit;
 mod audits;
 mod begun;
 mod clocks;
+mod doctor;
 mod durability;
 mod features;
 mod inbox;
@@ -27,7 +28,7 @@ mod versions;
 
 tests::cases! {
     modules {
-        audit, audits, clocks, features, inbox, keys, kit, outbox, page, release, sagas, statistics,
+        audit, audits, clocks, doctor, features, inbox, keys, kit, outbox, page, release, sagas, statistics,
         synchronous, vanished, versions,
     }
     night modules { durability }

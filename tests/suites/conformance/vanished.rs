@@ -37,11 +37,11 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// Longer than any limit; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(200);
 
-/// A database with an inbox, and a way to it that can lose packets.
+/// A database with an inbox, and a proxy in front of it that can lose packets.
 struct Scene {
     db: Database<Postgres>,
     wire: Arc<Proxy>,
-    /// Its URL by that way.
+    /// The database's URL through that proxy.
     url: String,
 }
 

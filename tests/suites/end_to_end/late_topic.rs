@@ -40,9 +40,9 @@ tests::cases! { "a_topic_that_comes_late_catches_up_without_statistics/{on}/{cas
 
 /// Goal: messages that waited for a topic are published while new messages of their keys arrive,
 /// although the server planned every statement for empty tables. Oracle: once the number of held
-/// messages has fallen, it grows from no look to the next, and reaches 0 while messages are still
-/// written; each message is in the topic once; the epoch of the lease, which each grant raises; the
-/// server's count of parked rows that were read.
+/// messages has fallen, it never grows from one count to the next, and reaches 0 while messages are
+/// still written; each message is in the topic once; the epoch of the lease, which each grant
+/// raises; the server's count of parked rows that were read.
 async fn catches_up(stage: Stage, lease_ttl: &str, commit_ms: u32) -> Outcome {
     let broker = brokers::open(&stage, Backend::Kafka).await?;
     let topic = broker.topic_name("late");

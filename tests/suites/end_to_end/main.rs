@@ -30,12 +30,13 @@ mod sqs_time;
 mod starting;
 mod tracing;
 mod verify;
+mod webhooks;
 
 // The gate has one path from producer to consumer over every broker, crashes and holds on that
 // path, and the messages of a first start. The cases of the night wait for whole seconds, or need a
 // browser, a collector or a connector.
 tests::cases! {
-    modules { chunks, commands, configuration, crashes, delivery, holding, leadership, sizes }
+    modules { chunks, commands, configuration, crashes, delivery, holding, leadership, sizes, webhooks }
     night modules {
         environments, fan_out, inbox_dead, keys, lag, late_topic, log_readers, observability, page,
         rotation, sagas, servers, silence, sqs_time, starting, tracing, verify,

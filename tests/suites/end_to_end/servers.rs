@@ -87,9 +87,9 @@ async fn refused_urls(stage: Stage) -> Outcome {
         (format!("{place}?sslpassword=CANARY"), ["sslpassword", "openssl"]),
         (format!("{place}?ssl%70assword=CANARY"), ["sslpassword", "openssl"]),
         (format!("{place}?nosuchthing=CANARY"), ["nosuchthing", "docs/configuration.md"]),
-        (String::from("postgres://u:CANARY@h1,h2/x"), ["several hosts", "primary"]),
-        (String::from("postgres://u:CANARY@h1:5432,h2:5433/x"), ["several hosts", "primary"]),
-        (format!("{place}?host=h1,h2&password=CANARY"), ["several hosts", "primary"]),
+        (String::from("postgres://u:CANARY@h1,,CANARY/x"), ["hosts of the URL", "host 2 of 3 is empty"]),
+        (String::from("postgres://u:CANARY@h1:5432,h2:5433:1/x"), ["host 2 of 2", "more than one colon"]),
+        (format!("{place}?host=h1,h2&password=CANARY"), ["several hosts", "before the database"]),
         (
             format!("{place}?target_session_attrs=standby&password=CANARY"),
             ["target_session_attrs", "primary"],

@@ -53,7 +53,7 @@ enum Expected {
     Leaves,
     /// Dead with an error that contains this text.
     Dead(String),
-    /// Parked until its time.
+    /// Parked until it is due.
     Waits,
     /// Refused by the database with an error that contains this text.
     Refused(&'static str),

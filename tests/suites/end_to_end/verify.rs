@@ -425,6 +425,14 @@ async fn what_is_not_consumed_yet_is_not_missing(stage: Stage, broker: Arc<dyn B
     const MORE: usize = 7;
     let workload = quiet::<Postgres>(&stage, broker).await?;
     let url = &workload.database.url;
+    // Without topics, those of the outbox are asked for, also where nothing is suspect.
+    let inbox = format!(
+        "[[verify.inbox]]\nconsumer = \"workload\"\nurl = {url:?}\npipelines = [{RELAY:?}]\ngroup = \"workload\"\n"
+    );
+    let all_topics = Config::write(&stage, RELAY, url, workload.broker.as_ref(), &inbox)?;
+    let (code, report) = verify(&all_topics, &["--grace", "1s"]).await?;
+    let of_inbox = &report["pipelines"][0]["inboxes"][0];
+    assert_eq!((code, of_inbox["waiting"].as_u64()), (Some(0), Some(0)), "{report:#}");
     let plain = Config::write(&stage, RELAY, url, workload.broker.as_ref(), "")?;
     workload.place_many(5, MORE).await?;
     let path = plain.path().to_str().ok_or("the path is not UTF-8")?;

@@ -3,7 +3,8 @@
 //!
 //! `verifying` puts a server with a certificate of the test's choice in front of each service.
 //! `services` uses the services' own TLS, which `cargo xtask services` sets up. `plaintext` shows
-//! the refusals without TLS. `renewing` replaces certificates while they are in use.
+//! the refusals without TLS. `renewing` replaces certificates while they are in use. `tokens` logs
+//! in to Kafka with access tokens.
 
 #![deny(dead_code, reason = "a case that no list names would never run")]
 
@@ -11,10 +12,11 @@ mod places;
 mod plaintext;
 mod renewing;
 mod services;
+mod tokens;
 mod verifying;
 
 tests::cases! {
-    modules { plaintext, renewing, services, verifying }
+    modules { plaintext, renewing, services, tokens, verifying }
 }
 
 fn main() -> std::process::ExitCode {

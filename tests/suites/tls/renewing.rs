@@ -109,6 +109,7 @@ async fn secured(
         authority: files.authority.clone(),
         client: (files.chain.clone(), files.key.clone()),
         password: "guest",
+        issuer: None,
     };
     Ok((server, broker))
 }

@@ -1,9 +1,10 @@
 //! The services' own TLS: a relay and a consumer with every connection encrypted and verified.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use brokers::oauth::OAuth;
 use brokers::{kafka, rabbitmq, sqs};
 use conformance::{Broker as _, Foreign, Redelivery};
 use harness::plain::PlainRecord;
@@ -12,6 +13,7 @@ use message::{Connector, Fault, MaxInFlightPerKey, Receipts, Subscription};
 use sqlx::Postgres;
 use tests::brokers::Broker;
 use tests::facts::Order;
+use tests::issuer::{self, CLIENT, Issuer};
 use tests::relay_process::Config;
 use tests::tls::{Authority, Front, Opening, Shown};
 use tests::workload::Workload;
@@ -24,16 +26,18 @@ use crate::places::{Place, Trust, sqs_config, verified};
 pub(crate) enum Way {
     KafkaCertificate,
     KafkaPassword(&'static str),
+    KafkaToken,
     RabbitmqPassword,
     RabbitmqCertificate,
     SqsKey,
 }
 
-const WAYS: [(Way, &str); 7] = [
+const WAYS: [(Way, &str); 8] = [
     (Way::KafkaCertificate, "kafka/client_certificate"),
     (Way::KafkaPassword("PLAIN"), "kafka/sasl_plain"),
     (Way::KafkaPassword("SCRAM-SHA-256"), "kafka/sasl_scram_sha_256"),
     (Way::KafkaPassword("SCRAM-SHA-512"), "kafka/sasl_scram_sha_512"),
+    (Way::KafkaToken, "kafka/sasl_oauthbearer"),
     (Way::RabbitmqPassword, "rabbitmq/password"),
     (Way::RabbitmqCertificate, "rabbitmq/client_certificate"),
     (Way::SqsKey, "sqs/behind_a_proxy"),
@@ -42,7 +46,7 @@ const WAYS: [(Way, &str); 7] = [
 impl Way {
     fn backend(self) -> Backend {
         match self {
-            Self::KafkaCertificate | Self::KafkaPassword(_) => Backend::Kafka,
+            Self::KafkaCertificate | Self::KafkaPassword(_) | Self::KafkaToken => Backend::Kafka,
             Self::RabbitmqPassword | Self::RabbitmqCertificate => Backend::Rabbitmq,
             Self::SqsKey => Backend::SqsFifo,
         }
@@ -51,7 +55,7 @@ impl Way {
     fn needs(self) -> Vec<Backend> {
         let secure = match self {
             Self::KafkaCertificate => vec![Backend::KafkaTls, Backend::TlsFiles],
-            Self::KafkaPassword(_) => vec![Backend::KafkaSasl, Backend::TlsFiles],
+            Self::KafkaPassword(_) | Self::KafkaToken => vec![Backend::KafkaSasl, Backend::TlsFiles],
             Self::RabbitmqPassword | Self::RabbitmqCertificate => {
                 vec![Backend::RabbitmqTls, Backend::TlsFiles]
             }
@@ -124,16 +128,18 @@ pub(crate) struct Secured {
     pub(crate) address: String,
     pub(crate) authority: PathBuf,
     pub(crate) client: (PathBuf, PathBuf),
+    /// Of the user, or of the client of `issuer`.
     pub(crate) password: &'static str,
+    pub(crate) issuer: Option<Issuer>,
 }
 
 impl Secured {
-    async fn open(stage: &Stage, way: Way) -> Result<Self, Failure> {
+    pub(crate) async fn open(stage: &Stage, way: Way) -> Result<Self, Failure> {
         let folder = files()?;
         let mut authority = folder.join("ca.pem");
         let address = match way {
             Way::KafkaCertificate => Backend::KafkaTls.address()?,
-            Way::KafkaPassword(_) => Backend::KafkaSasl.address()?,
+            Way::KafkaPassword(_) | Way::KafkaToken => Backend::KafkaSasl.address()?,
             Way::RabbitmqPassword | Way::RabbitmqCertificate => {
                 Backend::RabbitmqTls.address()?.replace("guest:guest@", "")
             }
@@ -145,7 +151,15 @@ impl Secured {
             }
         };
         let client = (folder.join("client.pem"), folder.join("client.key"));
-        let password = if way.backend() == Backend::Kafka { "outbox" } else { "guest" };
+        let password = match way {
+            Way::KafkaToken => issuer::SECRET,
+            Way::KafkaCertificate | Way::KafkaPassword(_) => "outbox",
+            Way::RabbitmqPassword | Way::RabbitmqCertificate | Way::SqsKey => "guest",
+        };
+        let issuer = match way {
+            Way::KafkaToken => Some(Issuer::start(stage, Shown::Good).await?),
+            _ => None,
+        };
         Ok(Self {
             way,
             plain: plain::open(stage, way.backend()).await?,
@@ -153,6 +167,7 @@ impl Secured {
             authority,
             client,
             password,
+            issuer,
         })
     }
 
@@ -177,6 +192,17 @@ impl Secured {
                 "[pipeline.kafka]\nbootstrap_servers = [{address:?}]\ntls = {{ {tls} }}\n\
                  sasl = {{ mechanism = {mechanism:?}, username = \"outbox\", password = {password:?} }}\n"
             ),
+            Way::KafkaToken => {
+                let issuer = self.issuer.as_ref();
+                let url = issuer.map(Issuer::url).unwrap_or_default();
+                let ca_file = issuer.map(Issuer::authority).unwrap_or(Path::new(""));
+                format!(
+                    "[pipeline.kafka]\nbootstrap_servers = [{address:?}]\ntls = {{ {tls} }}\n\
+                     [pipeline.kafka.sasl]\nmechanism = \"OAUTHBEARER\"\n\
+                     oauth = {{ token_url = {url:?}, client_id = {CLIENT:?}, client_secret = {password:?}, \
+                     ca_file = {ca_file:?} }}\n"
+                )
+            }
             Way::RabbitmqPassword => format!(
                 "[pipeline.rabbitmq]\nurl = {address:?}\nusername = \"guest\"\npassword = {password:?}\ntls = {{ {tls} }}\n"
             ),
@@ -190,7 +216,7 @@ impl Secured {
         }
     }
 
-    fn kafka(&self) -> Result<kafka::Config, Failure> {
+    pub(crate) fn kafka(&self) -> Result<kafka::Config, Failure> {
         let mut config = plain::patient_kafka(&self.address);
         config.tls = Some(self.trust().tls());
         if let Way::KafkaPassword(mechanism) = self.way {
@@ -198,6 +224,10 @@ impl Secured {
             let sasl =
                 serde_json::json!({ "mechanism": mechanism, "username": username, "password": password });
             config.sasl = Some(serde_json::from_value(sasl)?);
+        }
+        if let Some(issuer) = &self.issuer {
+            let client = OAuth::client(issuer.url(), CLIENT).client_secret(self.password);
+            config.sasl = Some(kafka::Sasl::oauth(client.ca_file(issuer.authority())));
         }
         Ok(config)
     }

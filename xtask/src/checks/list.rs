@@ -10,8 +10,9 @@ use crate::{
     backends::{Backends, Extent as Backing},
     bench,
     cargo::{cargo, step},
-    demo, deny, features, fuzz, mutants, package,
+    clients, demo, deny, features, fuzz, mutants, package,
     require::Require,
+    services::Name,
     storm, workspace,
 };
 
@@ -64,7 +65,7 @@ pub(super) struct Check {
 }
 
 /// In the order in which they are listed; quick failures first.
-pub(super) const ALL: [Check; 31] = [
+pub(super) const ALL: [Check; 32] = [
     Check {
         name: "fmt",
         place: Place::Gate,
@@ -252,6 +253,13 @@ pub(super) const ALL: [Check; 31] = [
         run: |told| suite(told, "tests", "examples", Needs::Everything),
     },
     Check {
+        name: "clients",
+        place: Place::Night,
+        why: "clients in Python, TypeScript, Go and Java, and one pipeline through all: needs these languages",
+        needs: Needs::Services,
+        run: |_| clients(),
+    },
+    Check {
         name: "disruptive",
         place: Place::Night,
         why: "servers that crash: these cases run alone, one after the other",
@@ -354,6 +362,14 @@ const MODEL: &str = "model";
 
 /// The beginning of the name of the test that needs promtool.
 const PROMTOOL: &str = "promtool_";
+
+/// Runs the clients in other languages. Their services are never optional.
+fn clients() -> Result<Outcome, String> {
+    let backends = Backends::up(Backing::Clients)?;
+    backends.require(&Require::These(vec![Name::Postgres, Name::Rabbitmq]))?;
+    let clients::Tally { passed, failures } = clients::check(&backends)?;
+    Ok(Outcome { passed, failed: failures.len() as u64, failures, ..Outcome::default() })
+}
 
 fn alerts(told: &Told) -> Result<Outcome, String> {
     let arguments = vec![PROMTOOL.to_owned()];

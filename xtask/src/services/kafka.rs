@@ -10,7 +10,7 @@ use super::{
     process::run,
     settings::{self, Port, Proxied},
 };
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 pub(crate) struct Kafka;
 
@@ -28,11 +28,15 @@ static PORT: Port = Port { variable: "OUTBOX_KAFKA_PORT", default: 19092 };
 static OTHERS: [Port; 1] = [Port { variable: "OUTBOX_KAFKA_CONTROLLER_PORT", default: 19093 }];
 /// TLS for clients with a certificate.
 static TLS: Port = Port { variable: "OUTBOX_KAFKA_TLS_PORT", default: 19094 };
-/// TLS for users with a password.
+/// TLS for users with a password or a token.
 static SASL: Port = Port { variable: "OUTBOX_KAFKA_SASL_PORT", default: 19095 };
 
 /// User and password of the listener that requires them.
 const WHO: &str = "outbox";
+
+/// The audience and the issuer of tokens that the listener accepts.
+const TOKEN_AUDIENCE: &str = "kafka";
+const TOKEN_ISSUER: &str = "https://issuer.test";
 
 /// "outbox-toolkit-1", 16 bytes in base64url: clients see the same cluster after a purge.
 const CLUSTER_ID: &str = "b3V0Ym94LXRvb2xraXQtMQ";
@@ -93,6 +97,9 @@ impl Service for Kafka {
         }
         // 320 MB: 256 MB suffices for tests, the rest is room for the benches' batches.
         let mut command = java::command(&installed.programs, 320);
+        // Without this, Kafka reads no keys of issuers.
+        let keys = jwks_url(&Certificates::folder()?.join("jwks.json"));
+        command.arg(format!("-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"));
         command.arg(&logging).arg("kafka.Kafka").arg(&properties).current_dir(&home.dir);
         Ok(command)
     }
@@ -175,14 +182,28 @@ ssl.keystore.location={}
 ssl.truststore.type=PEM
 ssl.truststore.location={}
 listener.name.ssl.ssl.client.auth=required
-sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
 listener.name.sasl_ssl.plain.sasl.jaas.config={module}.plain.PlainLoginModule required user_{WHO}=\"{WHO}\";
 listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={module}.scram.ScramLoginModule required;
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.jaas.config={module}.oauthbearer.OAuthBearerLoginModule required;
+listener.name.sasl_ssl.oauthbearer.sasl.server.callback.handler.class={module}.oauthbearer.OAuthBearerValidatorCallbackHandler
+# A connection ends with its token unless the client authenticates again.
+listener.name.sasl_ssl.oauthbearer.connections.max.reauth.ms=3600000
+sasl.oauthbearer.jwks.endpoint.url={}
+# The default validator of Kafka 4.1.0 does not verify signatures here.
+sasl.oauthbearer.jwt.validator.class={module}.oauthbearer.BrokerJwtValidator
+sasl.oauthbearer.expected.audience={TOKEN_AUDIENCE}
+sasl.oauthbearer.expected.issuer={TOKEN_ISSUER}
 ",
         certificates.file("server-keystore.pem").display(),
         certificates.file("ca.pem").display(),
+        jwks_url(&certificates.file("jwks.json")),
     )
+}
+
+fn jwks_url(file: &Path) -> String {
+    format!("file://{}", file.display())
 }
 
 /// Logs warnings, the start, and whether the node was fenced for a time because it was too slow.

@@ -7,7 +7,7 @@ use super::{
     home::Home,
     install, probe,
     process::which,
-    settings::Port,
+    settings::{Port, RABBITMQ_COOKIE, RABBITMQ_JOINS, RABBITMQ_NODE, RABBITMQ_OAUTH_KEY, rabbitmq_word},
 };
 use std::{
     fs,
@@ -31,13 +31,23 @@ static MANAGEMENT: Port = Port { variable: "OUTBOX_RABBITMQ_MANAGEMENT_PORT", de
 
 const DEBIAN_HOME: &str = "/usr/lib/rabbitmq";
 
+/// The name of a node, unless a variable chooses another.
+const NODE: &str = "outbox";
+
+/// Accepts tokens beside the passwords of the broker's own users.
+const TOKENS: &str = "auth_backends.1 = rabbit_auth_backend_oauth2
+auth_backends.2 = internal
+auth_oauth2.resource_server_id = rabbitmq
+";
+
 impl Service for Rabbitmq {
     fn client_port(&self) -> &'static Port {
         &PORT
     }
 
     fn other_ports(&self) -> &'static [Port] {
-        &OTHERS
+        // The nodes of a cluster have one name server.
+        if std::env::var_os(RABBITMQ_JOINS).is_some() { &OTHERS[..1] } else { &OTHERS }
     }
 
     fn url(&self, port: u16) -> String {
@@ -80,6 +90,19 @@ impl Service for Rabbitmq {
             configuration.push_str(&format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"));
             plugins.push_str(", rabbitmq_management");
         }
+        let name = rabbitmq_word(RABBITMQ_NODE)?.unwrap_or_else(|| String::from(NODE));
+        if let Some(other) = rabbitmq_word(RABBITMQ_JOINS)? {
+            configuration.push_str(&cluster(&other, &name));
+        }
+        if let Some(key) = rabbitmq_word(RABBITMQ_OAUTH_KEY)? {
+            configuration.push_str(TOKENS);
+            home.write("advanced.config", &signed_with(&key))?;
+            plugins.push_str(", rabbitmq_auth_backend_oauth2");
+        }
+        let mut arguments = String::from("-noinput -kernel inet_dist_use_interface {127,0,0,1}");
+        if let Some(cookie) = rabbitmq_word(RABBITMQ_COOKIE)? {
+            arguments.push_str(&format!(" -setcookie {cookie}"));
+        }
         let configuration = home.write("rabbitmq.conf", &configuration)?;
         let plugins = home.write("enabled_plugins", &format!("[{plugins}].\n"))?;
         // An empty file instead of /etc/rabbitmq/rabbitmq-env.conf.
@@ -91,7 +114,7 @@ impl Service for Rabbitmq {
             .env("ERL_EPMD_PORT", name_server.number()?.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
             .env("RABBITMQ_DIST_PORT", distribution.number()?.to_string())
-            .env("RABBITMQ_NODENAME", "outbox@localhost")
+            .env("RABBITMQ_NODENAME", format!("{name}@localhost"))
             .env("RABBITMQ_MNESIA_BASE", &data)
             .env("RABBITMQ_LOG_BASE", home.dir.join("logs"))
             .env("RABBITMQ_LOGS", "-")
@@ -104,10 +127,7 @@ impl Service for Rabbitmq {
             // With "input allowed" the script becomes the server instead of waiting for it, so that
             // our pid is the server's; -noinput then forbids the input.
             .env("RABBITMQ_ALLOW_INPUT", "1")
-            .env(
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
-                "-noinput -kernel inet_dist_use_interface {127,0,0,1}",
-            )
+            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", arguments)
             // No busy waiting: the cores are shared.
             .env("ERL_AFLAGS", "+sbwt none +sbwtdcpu none +sbwtdio none");
         Ok(command)
@@ -171,6 +191,26 @@ fn configuration(port: u16) -> String {
 log.console.level = info
 disk_free_limit.absolute = 64MB
 vm_memory_high_watermark.relative = 0.2
+"
+    )
+}
+
+/// Lets a new node join the cluster of another one.
+fn cluster(other: &str, name: &str) -> String {
+    format!(
+        "cluster_formation.peer_discovery_backend = classic_config
+cluster_formation.classic_config.nodes.1 = {other}@localhost
+cluster_formation.classic_config.nodes.2 = {name}@localhost
+"
+    )
+}
+
+/// Returns the settings of tokens that are signed with a key in base64url.
+fn signed_with(key: &str) -> String {
+    format!(
+        "[{{rabbitmq_auth_backend_oauth2, [{{key_config, [{{default_key, <<\"tests\">>}},
+    {{signing_keys, #{{<<\"tests\">> => {{map, #{{<<\"kty\">> => <<\"oct\">>, <<\"alg\">> => <<\"HS256\">>,
+        <<\"k\">> => <<\"{key}\">>}}}}}}}}]}}]}}].
 "
     )
 }

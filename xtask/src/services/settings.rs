@@ -59,6 +59,21 @@ pub(crate) const POSTGRES_CLOCK: &str = "OUTBOX_POSTGRES_CLOCK";
 /// cluster is created.
 pub(crate) const POSTGRES_MAJOR: &str = "OUTBOX_POSTGRES_MAJOR";
 
+/// The name of a RabbitMQ node before the `@`. Without it, `outbox`.
+pub(crate) const RABBITMQ_NODE: &str = "OUTBOX_RABBITMQ_NODE";
+
+/// The name of a RabbitMQ node whose cluster a new node joins. Both have the same port of Erlang's
+/// name server, and the same secret (`OUTBOX_RABBITMQ_COOKIE`).
+pub(crate) const RABBITMQ_JOINS: &str = "OUTBOX_RABBITMQ_JOINS";
+
+/// The secret that the nodes of a RabbitMQ cluster share, of letters and digits. Without it, one of
+/// the node's own.
+pub(crate) const RABBITMQ_COOKIE: &str = "OUTBOX_RABBITMQ_COOKIE";
+
+/// The key, in base64url, with which tokens of OAuth 2 for RabbitMQ are signed (HS256). With it, a
+/// valid token is accepted as a password.
+pub(crate) const RABBITMQ_OAUTH_KEY: &str = "OUTBOX_RABBITMQ_OAUTH_KEY";
+
 /// The server behind `PgBouncer`, as `host:port`. Without it, our PostgreSQL.
 pub(crate) const PGBOUNCER_SERVER: &str = "OUTBOX_PGBOUNCER_SERVER";
 
@@ -157,6 +172,14 @@ fn parse_server(text: &str) -> Result<(String, u16), Fault> {
         Some((host, port)) if !host.is_empty() => Ok((host.to_owned(), parse(PGBOUNCER_SERVER, port)?)),
         _ => Err(Fault::Failed(format!("{PGBOUNCER_SERVER}={text}: use host:port"))),
     }
+}
+
+/// Reads a setting of RabbitMQ that becomes part of a name or a file: letters, digits, `-` and `_`.
+pub(crate) fn rabbitmq_word(variable: &str) -> Result<Option<String>, Fault> {
+    let is_word =
+        |text: &String| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let refused = |text| Fault::Failed(format!("{variable}={text}: use letters, digits, - and _"));
+    given(variable).map(|text| if is_word(&text) { Ok(text) } else { Err(refused(text)) }).transpose()
 }
 
 /// Reads [`SQS_DURABLE`].

@@ -20,9 +20,10 @@ const GUARANTEES: &str = "docs/guarantees.md";
 const UNIT: &str = " (unit)";
 
 /// The other binaries, and the folders with their cases.
-const SUITES: [(&str, &[&str]); 9] = [
+const SUITES: [(&str, &[&str]); 10] = [
     ("brokers", &["tests/suites/brokers", "testkit/conformance/src"]),
     ("canary", &["tests/suites/canary"]),
+    ("clients", &["xtask/src/clients"]),
     ("conformance", &["tests/suites/conformance"]),
     ("disruptive", &["tests/suites/disruptive"]),
     ("end_to_end", &["tests/suites/end_to_end"]),

@@ -265,12 +265,7 @@ async fn an_unreachable_cluster_is_the_brokers_fault_and_named() {
 async fn credentials_that_the_cluster_does_not_take_are_the_operators() {
     let (_mock, mut config) = cluster(1);
     // The mock cluster speaks no SASL at all, which librdkafka reports like a refused login.
-    config.sasl = Some(Sasl {
-        mechanism: crate::kafka::Mechanism::Plain,
-        username: String::from("outbox"),
-        password: Some("wrong".into()),
-        password_file: None,
-    });
+    config.sasl = Some(Sasl::new("outbox").mechanism(crate::kafka::Mechanism::Plain).password("wrong"));
     let (receipts, _received) = Receipts::channel();
     let error = Connector::new(config).unwrap().connect(receipts).await.err().unwrap();
     assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");

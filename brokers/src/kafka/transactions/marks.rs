@@ -19,6 +19,7 @@ use crate::kafka::config::Config;
 use crate::kafka::connector::operator;
 use crate::kafka::fault;
 use crate::kafka::log;
+use crate::kafka::login::Login;
 
 /// Number of records first read back from the end. It is multiplied by sixteen for as long as the
 /// last mark does not begin within them.
@@ -58,6 +59,7 @@ impl ConsumerContext for Quiet {}
 pub(super) struct Marks<'a> {
     pub(super) config: &'a Config,
     pub(super) topic: &'a str,
+    pub(super) login: &'a Login,
 }
 
 impl Marks<'_> {
@@ -70,6 +72,7 @@ impl Marks<'_> {
     pub(super) fn check(&self, is_new: bool, runtime: &Handle) -> Result<(), PublishError> {
         let client = self.config.client().map_err(operator)?;
         let admin = AdminClient::from_config(&client).map_err(|error| self.failed("reach", &error))?;
+        self.login.give(admin.inner())?;
         let topics = self.topics(&admin)?;
         match topics.get(self.topic) {
             Some(1) => {}
@@ -226,7 +229,10 @@ impl Marks<'_> {
             .set("fetch.wait.max.ms", "10")
             // Reads from the leader: a follower may end before the last mark.
             .set("client.rack", "");
-        Reader::from_config_and_context(&client, Quiet).map_err(|error| self.failed("read", &error))
+        let reader =
+            Reader::from_config_and_context(&client, Quiet).map_err(|error| self.failed("read", &error))?;
+        self.login.give(reader.client())?;
+        Ok(reader)
     }
 
     /// Reads from an offset to the end.

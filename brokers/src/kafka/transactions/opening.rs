@@ -24,6 +24,7 @@ use super::worker::{Command, Worker};
 use crate::kafka::config::Config;
 use crate::kafka::connector::{operator, producer};
 use crate::kafka::fault;
+use crate::kafka::login::Login;
 use crate::kafka::suspects::{Singles, Suspects};
 
 /// Minimum time allowed for `init_transactions`: it waits until a transaction that was left open
@@ -52,7 +53,7 @@ pub(super) struct Opening {
 pub(super) fn open_max(config: &Config) -> Duration {
     let producers = init_max(config).saturating_mul(PRODUCERS as u32).saturating_add(WHY_MAX);
     let marks = config.connect_timeout().saturating_mul(QUESTIONS).saturating_add(last_max(config));
-    producers.saturating_add(marks)
+    producers.saturating_add(marks).saturating_add(Login::max(config))
 }
 
 /// Returns the maximum time of `init_transactions`.
@@ -80,16 +81,17 @@ impl Opening {
     /// Checks the topic of the marks, then opens the session.
     pub(super) fn run(self, runtime: &Handle) -> Result<(Session, Option<TransactionMark>), PublishError> {
         let topic = self.marks_topic();
-        Marks { config: &self.config, topic: &topic }.check(self.scope.is_new, runtime)?;
-        self.begin()
+        let login = Login::of(&self.config, Some(runtime.clone()))?;
+        Marks { config: &self.config, topic: &topic, login: &login }.check(self.scope.is_new, runtime)?;
+        self.begin(&login)
     }
 
-    pub(super) fn begin(self) -> Result<(Session, Option<TransactionMark>), PublishError> {
+    pub(super) fn begin(self, login: &Login) -> Result<(Session, Option<TransactionMark>), PublishError> {
         let marks_topic = self.marks_topic();
         let timeout = TransactionalConnector::timeout(self.scope.timeout);
-        let producers = self.producers(timeout)?;
+        let producers = self.producers(timeout, login)?;
         // Only after all producers exist: then no fenced producer can add a mark.
-        let mark = Marks { config: &self.config, topic: &marks_topic }.last()?;
+        let mark = Marks { config: &self.config, topic: &marks_topic, login }.last()?;
         let end = SessionEnd::default();
         let singles = self.singles.map(Arc::new);
         let batch_len = self.pace.batch_len(singles.is_some());
@@ -107,6 +109,7 @@ impl Opening {
                 leaders: Leaders::default(),
                 is_open: false,
                 end: Arc::clone(&end),
+                login: login.clone(),
             };
             std::thread::Builder::new()
                 .name(String::from("kafka-transactions"))
@@ -120,10 +123,14 @@ impl Opening {
     }
 
     /// Returns the producers, after fencing off those of the previous session.
-    fn producers(&self, timeout: Duration) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
+    fn producers(
+        &self,
+        timeout: Duration,
+        login: &Login,
+    ) -> Result<[BaseProducer<Deliveries>; PRODUCERS], PublishError> {
         let client = client(&self.config, timeout, self.singles.is_none())?;
         let within = init_max(&self.config);
-        let begin = |id: String| begin(&client, id, within, &self.asker);
+        let begin = |id: String| begin(&client, login, id, within, &self.asker);
         let [first, second] = transactional_ids(&self.scope);
         // In the order of their turns. Of two processes that open sessions at the same time, the
         // one that fenced off the first producer last has the first commit; the other has none.
@@ -174,6 +181,7 @@ pub(super) fn client(
 /// waits.
 pub(super) fn begin(
     client: &ClientConfig,
+    login: &Login,
     id: String,
     within: Duration,
     asker: &Weak<()>,
@@ -183,6 +191,7 @@ pub(super) fn begin(
     let settings = |text: String| PublishError::new(Fault::Operator, FaultScope::Session, text);
     let producer = BaseProducer::from_config_and_context(&client, Deliveries::default())
         .map_err(|error| settings(fault::creation(&error)))?;
+    login.give(producer.client())?;
     init(&producer, &id, within, asker).map(|()| producer)
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::opening::{begin, blocking, client, transactional_id};
 use crate::inspect::InspectError;
 use crate::kafka::config::Config;
+use crate::kafka::login::Login;
 
 /// Timeout of the probe's transactions, of which it begins none. Few clusters allow less.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,7 +23,9 @@ pub(super) async fn probe(config: &Config, log: &str, relay: &str) -> Result<Str
     let id = format!("{}/doctor", transactional_id(log, relay));
     let (config, named) = (config.clone(), id.clone());
     let begun = blocking(move |asker| {
-        begin(&client(&config, TIMEOUT, true)?, named, config.connect_timeout(), &asker).map(drop)
+        let login = Login::of(&config, None)?;
+        let client = client(&config, TIMEOUT, true)?;
+        begin(&client, &login, named, config.connect_timeout(), &asker).map(drop)
     });
     match begun.await {
         Ok(()) => Ok(id),

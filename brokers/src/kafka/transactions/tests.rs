@@ -19,6 +19,7 @@ use super::probe::probe;
 use super::publisher::TransactionalPublisher;
 use super::session::Session;
 use crate::kafka::Config;
+use crate::kafka::login::Login;
 use crate::kafka::mock::Mock;
 use crate::kafka::partitioner::partition_of;
 use crate::kafka::suspects::Suspects;
@@ -67,7 +68,8 @@ impl Cluster {
             singles: self.suspects.take(),
             scope: self.scope.clone(),
         };
-        let (session, _) = tokio::task::spawn_blocking(|| opening.begin()).await.unwrap().unwrap();
+        let (session, _) =
+            tokio::task::spawn_blocking(|| opening.begin(&Login::default())).await.unwrap().unwrap();
         drop(asker);
         let (receipts, received) = Receipts::channel();
         let publisher = session.publisher(receipts);
@@ -214,7 +216,13 @@ async fn a_transaction_that_does_not_end_is_named_with_the_partitions_without_a_
     let settings = client(&cluster.config, TIMEOUT, true).unwrap();
     let beginning = move || {
         let asker = Arc::new(());
-        begin(&settings, String::from("outbox/a1/orders"), Duration::from_secs(3), &Arc::downgrade(&asker))
+        begin(
+            &settings,
+            &Login::default(),
+            String::from("outbox/a1/orders"),
+            Duration::from_secs(3),
+            &Arc::downgrade(&asker),
+        )
     };
     let error = tokio::task::spawn_blocking(beginning).await.unwrap().err().unwrap();
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
@@ -288,7 +296,8 @@ async fn a_mark_that_cannot_be_read_is_an_error() {
     let network = Network::to(&mock);
     let last = || {
         let config = network.config();
-        tokio::task::spawn_blocking(move || Marks { config: &config, topic: TOPIC }.last())
+        let login = Login::default();
+        tokio::task::spawn_blocking(move || Marks { config: &config, topic: TOPIC, login: &login }.last())
     };
     assert_eq!(last().await.unwrap().unwrap(), Some(mark(2)));
     network.damage(1, Harm::Format);

@@ -21,6 +21,7 @@ use super::parts;
 use super::session::SessionEnd;
 use crate::kafka::config::Config;
 use crate::kafka::fault;
+use crate::kafka::login::Login;
 use crate::kafka::publisher::try_send;
 use crate::kafka::suspects::{Singles, Suspects};
 
@@ -62,6 +63,7 @@ pub(super) struct Worker {
     pub(super) leaders: Leaders,
     pub(super) is_open: bool,
     pub(super) end: SessionEnd,
+    pub(super) login: Login,
 }
 
 impl Worker {
@@ -77,6 +79,11 @@ impl Worker {
                 }
                 Err(RecvTimeoutError::Timeout) => self.look_around(),
                 Ok(Command::End) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if let Some(producer) = &self.producer
+                && let Err(error) = self.login.turn(producer.client())
+            {
+                self.give_up(error.fault(), error.to_string());
             }
             self.abort();
         }

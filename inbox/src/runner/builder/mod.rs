@@ -6,7 +6,7 @@ mod settings;
 
 use std::sync::Arc;
 
-use message::{InvalidText, Subscriber};
+use message::{InvalidText, Subscriber, finite};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -153,6 +153,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
         check_intervals(&self.settings)?;
         let mut settings = self.settings;
         settings.backoff.max = settings.backoff.max.min(PAUSE_MAX);
+        settings.handler_timeout = finite(settings.handler_timeout);
         let store = InboxStore {
             inbox: self.inbox,
             consumer: consumer.clone(),

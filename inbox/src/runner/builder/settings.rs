@@ -12,7 +12,7 @@ use crate::dialect::Dialect;
 use crate::runner::join_traces::JoinTraces;
 
 impl<DB: Dialect> ConsumerBuilder<DB> {
-    /// Sets the maximum number of concurrent transactions, each for another ordering key; 8 by
+    /// Sets the maximum number of concurrent transactions, each for a different ordering key; 8 by
     /// default. Give the pool one connection more. SQLite always writes one transaction at a time.
     #[must_use]
     pub fn concurrency(mut self, concurrency: NonZeroUsize) -> Self {

@@ -1,6 +1,7 @@
 //! The loop that drives a subscription: receives deliveries and starts workers on them.
 
 mod background;
+mod broker_call;
 mod session;
 mod settle;
 
@@ -9,11 +10,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Delivery, DeliveryToken};
+use message::{Delivery, DeliveryToken, finite};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use self::broker_call::answered;
 use self::session::KEEP_ALIVE_DEFAULT;
 use super::batch::Sorted;
 use super::broker_session::{BrokerSession, Event, SubscriptionFactory};
@@ -70,7 +72,7 @@ pub(super) struct Drive<S> {
     /// at a stop, but only when nothing is received any more. Otherwise the next message of a key
     /// could begin here after the first one was handed back.
     give_up: CancellationToken,
-    /// Cancelled at a stop: no redrive begins while handlers that run are waited for.
+    /// Cancelled at a stop: no redrive begins while the stop waits for running handlers.
     draining: CancellationToken,
     lag: LagGauges,
 }
@@ -121,7 +123,8 @@ impl<S: Store> Drive<S> {
         // future.
         _ = tokio::time::timeout(LAST_COUNTS_MAX, Box::pin(self.worker.store_counts())).await;
         result?;
-        if let Err(error) = self.broker_session.close().await {
+        let closing = answered(&self.shutdown.abort, &self.worker.status, self.broker_session.close());
+        if let Some(Err(error)) = closing.await {
             tracing::warn!(error = error_text(&error), "the subscription was not closed cleanly");
         }
         Ok(())
@@ -134,7 +137,8 @@ impl<S: Store> Drive<S> {
         loop {
             if is_stopping {
                 self.release_queued().await;
-                if self.running.is_empty() {
+                let is_cut_off = self.shutdown.abort.is_cancelled() && !self.unsettled.is_empty();
+                if self.running.is_empty() && !is_cut_off {
                     return Ok(());
                 }
             } else {
@@ -260,7 +264,21 @@ fn place_of(delivery: &Delivery) -> &str {
 }
 
 fn ticks(interval: Duration) -> Interval {
+    let interval = finite(interval);
     let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keep_alive_may_be_switched_off_by_an_endless_interval() {
+        let mut ticks = ticks(Duration::MAX);
+        let ticked = tokio::time::timeout(Duration::from_secs(86_400), ticks.tick()).await;
+        assert!(ticked.is_err());
+        ticks.reset();
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Drive;
+use super::broker_call::answered;
 use crate::error_text::error_text;
 use crate::runner::run_error::RunError;
 use crate::runner::store::Store;
@@ -36,8 +37,10 @@ impl<S: Store> Drive<S> {
     /// Stops receiving before anything is released: a broker that pushes would deliver it here
     /// again.
     pub(super) async fn stop_receiving(&mut self) {
-        let Some(subscription) = self.broker_session.subscription() else { return };
-        if let Err(error) = subscription.stop_receiving().await {
+        let Self { shutdown, worker, broker_session, .. } = self;
+        let Some(subscription) = broker_session.subscription() else { return };
+        let stopping = answered(&shutdown.abort, &worker.status, subscription.stop_receiving());
+        if let Some(Err(error)) = stopping.await {
             tracing::warn!(
                 error = error_text(&error),
                 "the broker continues to deliver until the session ends"
@@ -48,10 +51,13 @@ impl<S: Store> Drive<S> {
     /// Tells the broker that the unsettled deliveries are still being worked on.
     pub(super) async fn keep_alive(&mut self) {
         let tokens: Vec<_> = self.unsettled.iter().copied().collect();
-        let Some(subscription) = self.broker_session.subscription() else { return };
-        if !tokens.is_empty()
-            && let Err(error) = subscription.keep_alive(&tokens).await
-        {
+        let Self { shutdown, worker, broker_session, .. } = self;
+        let Some(subscription) = broker_session.subscription() else { return };
+        if tokens.is_empty() {
+            return;
+        }
+        let keeping = answered(&shutdown.abort, &worker.status, subscription.keep_alive(&tokens));
+        if let Some(Err(error)) = keeping.await {
             self.lost(&error);
         }
     }

@@ -6,6 +6,7 @@ use message::Settlement;
 use message::crash_points::reached;
 use tokio::task::JoinError;
 
+use super::broker_call::answered;
 use super::{Drive, Finished, place_of};
 use crate::crash_points;
 use crate::error_text::error_text;
@@ -78,7 +79,8 @@ impl<S: Store> Drive<S> {
     }
 
     async fn settle(&mut self, settlements: Vec<Settlement>) {
-        let Some(subscription) = self.broker_session.subscription() else { return };
+        let Self { shutdown, worker, broker_session, .. } = self;
+        let Some(subscription) = broker_session.subscription() else { return };
         if settlements.is_empty() {
             return;
         }
@@ -86,8 +88,10 @@ impl<S: Store> Drive<S> {
         let released = settlements.iter().filter(is_release).count();
         let settled = settlements.len() - released;
         let tokens: Vec<_> = settlements.iter().map(Settlement::token).collect();
-        match subscription.settle(settlements).await {
-            Ok(()) => {
+        match answered(&shutdown.abort, &worker.status, subscription.settle(settlements)).await {
+            // Nothing more is settled.
+            None => {}
+            Some(Ok(())) => {
                 reached(crash_points::AFTER_SETTLE);
                 tracing::debug!(consumer = %self.worker.consumer, settled, released, "settled");
                 self.worker.meter.settled(settled);
@@ -99,7 +103,7 @@ impl<S: Store> Drive<S> {
                     self.unsettled.remove(token);
                 });
             }
-            Err(error) => self.lost(&error),
+            Some(Err(error)) => self.lost(&error),
         }
     }
 

@@ -4,8 +4,8 @@ use migrations::query::{Query, Row};
 use uuid::Uuid;
 
 use crate::dead_letters::{
-    DeadLetter, FoundLetter, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterFilter,
-    LetterSlice, LetterSurvey,
+    DeadLetter, FoundLetter, LETTER_ERRORS_LOOKED_AT, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
+    LETTERS_SURVEYED_MAX, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
 };
 use crate::dialect::Dialect;
 use crate::ids::{ConsumerName, DeadLetterId, Tenant};
@@ -43,6 +43,18 @@ impl<DB: Dialect> Tables<DB> {
         let query = Query::<DB>::new(&self.shared.choose_letters);
         let found = asked(query, filter, after, LETTERS_LOOKED_AT_MAX).rows(connection).await?;
         slice(&found, rows::found_letter)
+    }
+
+    /// Groups the open dead letters of a consumer, those from both ends.
+    pub(crate) async fn letter_errors(
+        &self,
+        connection: &mut DB::Connection,
+        consumer: &ConsumerName,
+    ) -> Result<Vec<LetterGroup>> {
+        let filter = LetterFilter { consumer: Some(consumer.clone()), ..LetterFilter::default() };
+        let groups = Query::<DB>::new(&self.shared.letter_groups);
+        let groups = asked(groups, &filter, None, LETTER_ERRORS_LOOKED_AT).rows(connection).await?;
+        groups.iter().map(rows::letter_group).collect()
     }
 
     /// Counts the open dead letters that match, and groups those from both ends.

@@ -457,4 +457,277 @@ COMMENT ON TABLE {schema}inbox_minute IS
     'what consumers counted in each minute of the last day; a killed process takes its last counts with it';
 
 
+-- Other languages ---------------------------------------------------------------------------------
+
+-- The guard and the dead letters for consumers that do not have the library. They run with the
+-- caller's rights and write what the library writes, so `relay dead`, `relay verify` and a consumer
+-- of the library find the same rows.
+
+-- Each part after its length: equal texts that are cut differently have different fingerprints.
+CREATE FUNCTION {schema}inbox_fingerprint(kind text, content_type text, payload bytea) RETURNS bytea
+LANGUAGE sql STABLE
+AS $$
+    SELECT sha256(
+        int8send(length(convert_to(kind, 'UTF8'))::bigint) || convert_to(kind, 'UTF8')
+        || int8send(length(convert_to(content_type, 'UTF8'))::bigint) || convert_to(content_type, 'UTF8')
+        || int8send(length(payload)::bigint) || payload)
+$$;
+COMMENT ON FUNCTION {schema}inbox_fingerprint(text, text, bytea) IS
+    'what must not change under one message id';
+
+-- Answers with a word instead of an error, because an error would abort the transaction in which
+-- the dead letter is stored. The words of a refusal are reasons of dead letters.
+CREATE FUNCTION {schema}inbox_admit(
+    consumer     text,
+    message_id   uuid,
+    kind         text,
+    content_type text,
+    payload      bytea,
+    source       text DEFAULT NULL,
+    scope        text DEFAULT ''
+) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    print    bytea := {schema}inbox_fingerprint(kind, content_type, payload);
+    made_at  timestamptz := to_timestamp(
+        ('x' || translate(left(message_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0);
+    made_on  date := (made_at AT TIME ZONE 'UTC')::date;
+    retained timestamptz;
+    stored   record;
+BEGIN
+    IF print IS NULL OR consumer IS NULL OR message_id IS NULL OR scope IS NULL THEN
+        RAISE EXCEPTION 'consumer, message id, kind, content type, payload and scope must not be null'
+            USING ERRCODE = 'null_value_not_allowed';
+    ELSIF get_byte(uuid_send(message_id), 6) >> 4 <> 7 OR get_byte(uuid_send(message_id), 8) >> 6 <> 2
+        OR made_at >= '10000-01-01Z'
+    THEN
+        RETURN 'malformed';
+    END IF;
+    SELECT r.retained_from INTO retained FROM {schema}inbox_retention AS r;
+    IF made_at < retained THEN
+        RETURN 'too_old';
+    ELSIF made_at > clock_timestamp() + interval '1 day' THEN
+        RETURN 'from_the_future';
+    ELSIF NOT EXISTS (SELECT FROM {schema}inbox_day AS d WHERE d.day = made_on) THEN
+        -- Not the fault of the message: it may be as old as the inbox remembers.
+        RAISE EXCEPTION 'the inbox has no day % for message %', made_on, message_id
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                HINT = 'Run SELECT inbox_create_days(current_date - 14, current_date + 7) once a day.';
+    END IF;
+    -- The caller acknowledges after the commit: a crash must not undo it.
+    PERFORM set_config('synchronous_commit', 'local', true)
+    WHERE current_setting('synchronous_commit') = 'off';
+    -- Waits for a transaction that applies the same message.
+    INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, source)
+    VALUES (inbox_admit.message_id, inbox_admit.consumer, inbox_admit.scope, print, inbox_admit.source)
+    ON CONFLICT (message_id, consumer, scope) DO NOTHING;
+    IF FOUND THEN
+        DELETE FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_admit.consumer
+            AND a.scope = inbox_admit.scope AND a.message_id = inbox_admit.message_id;
+        RETURN 'new';
+    END IF;
+    SELECT m.fingerprint, m.source, m.dead_letter INTO stored FROM {schema}inbox_message AS m
+    WHERE m.message_id = inbox_admit.message_id AND m.consumer = inbox_admit.consumer
+        AND m.scope = inbox_admit.scope;
+    IF stored.fingerprint <> print OR stored.source <> source THEN
+        RETURN 'key_reused';
+    END IF;
+    RETURN CASE WHEN stored.dead_letter IS NULL THEN 'duplicate' ELSE 'dead_letter' END;
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_admit(text, uuid, text, text, bytea, text, text) IS
+    'admits a message to the caller''s transaction: new (have the effect), duplicate or dead_letter (do nothing), or
+why it is refused: key_reused, too_old, from_the_future, malformed';
+
+-- An admitted message forgets its failures, and so does a dead letter.
+CREATE FUNCTION {schema}inbox_count_failure(consumer text, message_id uuid, error text, scope text DEFAULT '')
+RETURNS integer
+LANGUAGE sql VOLATILE
+AS $$
+    INSERT INTO {schema}inbox_attempt AS a (consumer, message_id, scope, attempts, last_error, next_at)
+    VALUES ($1, $2, $4, 1, coalesce(nullif($3, ''), 'no error was given'), clock_timestamp())
+    ON CONFLICT (consumer, scope, message_id) DO UPDATE SET
+        attempts = a.attempts + 1, last_error = EXCLUDED.last_error, next_at = EXCLUDED.next_at,
+        first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END,
+        in_hand = NULL, uncounted = 0
+    RETURNING attempts
+$$;
+COMMENT ON FUNCTION {schema}inbox_count_failure(text, uuid, text, text) IS
+    'counts a failure of a handler whose transaction was rolled back; returns how many there are';
+
+-- Stores a message for an operator, with the row of inbox_message that stops its copies. A delivery
+-- that comes again is counted. Without a message id a delivery is known by a hash of what arrived.
+CREATE FUNCTION {schema}inbox_store_dead_letter(
+    consumer     text,
+    message_id   uuid,
+    topic        text,
+    kind         text,
+    content_type text,
+    payload      bytea,
+    reason       text,
+    error        text,
+    key          text        DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    source       text        DEFAULT NULL,
+    made_at      timestamptz DEFAULT NULL,
+    traceparent  text        DEFAULT NULL,
+    tracestate   text        DEFAULT NULL,
+    origin       text        DEFAULT '',
+    scope        text        DEFAULT ''
+) RETURNS uuid
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    is_message CONSTANT boolean := message_id IS NOT NULL AND reason <> 'malformed';
+    print      CONSTANT bytea := {schema}inbox_fingerprint(kind, content_type, payload);
+    pairs      CONSTANT jsonb := (
+        SELECT coalesce(jsonb_agg(jsonb_build_array(h.key, h.value) ORDER BY h.key COLLATE "C"), '[]')
+        FROM jsonb_each_text(headers) AS h);
+    named      uuid := message_id;
+    known_by   bytea := decode(repeat('00', 32), 'hex');
+    letter     uuid;
+    stored     record;
+BEGIN
+    IF is_message AND print IS NULL OR topic IS NULL OR payload IS NULL OR error IS NULL THEN
+        RAISE EXCEPTION 'topic, payload and error must not be null, nor kind and content type of a message'
+            USING ERRCODE = 'null_value_not_allowed';
+    ELSIF reason IS NULL OR reason IN ('held', 'incomplete') THEN
+        RAISE EXCEPTION 'a dead letter cannot have the reason %', coalesce(reason, 'null')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM set_config('synchronous_commit', 'local', true)
+    WHERE current_setting('synchronous_commit') = 'off';
+    IF is_message THEN
+        -- The source distinguishes two messages with one id and equal contents.
+        known_by := {schema}inbox_fingerprint(coalesce(source, '/unknown'), '', print);
+    ELSE
+        named := encode(substr({schema}inbox_fingerprint(
+            concat_ws(chr(10), origin, topic, message_id), concat_ws(chr(10), key, pairs), payload), 1, 16), 'hex')::uuid;
+    END IF;
+    INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, key,
+        kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, origin)
+    VALUES (
+        -- A UUID of version 7: the time in milliseconds, then random bits.
+        encode(overlay(
+            set_byte(uuid_send(gen_random_uuid()), 6, (get_byte(uuid_send(gen_random_uuid()), 6) & 15) | 112)
+            PLACING substr(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 3) FROM 1 FOR 6),
+            'hex')::uuid,
+        inbox_store_dead_letter.consumer, inbox_store_dead_letter.scope, named, known_by,
+        CASE WHEN is_message THEN inbox_store_dead_letter.message_id END, inbox_store_dead_letter.topic,
+        inbox_store_dead_letter.key, inbox_store_dead_letter.kind,
+        CASE WHEN is_message THEN coalesce(inbox_store_dead_letter.source, '/unknown') ELSE inbox_store_dead_letter.source END,
+        inbox_store_dead_letter.made_at, inbox_store_dead_letter.content_type, pairs,
+        inbox_store_dead_letter.traceparent, inbox_store_dead_letter.tracestate, inbox_store_dead_letter.payload,
+        inbox_store_dead_letter.reason, inbox_store_dead_letter.error,
+        coalesce((SELECT a.attempts FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_store_dead_letter.consumer
+            AND a.scope = inbox_store_dead_letter.scope AND a.message_id = named), 0),
+        inbox_store_dead_letter.origin)
+    ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET
+        deliveries = d.deliveries + 1
+    RETURNING d.id INTO letter;
+    IF reason IN ('poison', 'rejected') AND EXISTS (
+        SELECT FROM {schema}inbox_day AS d
+        WHERE d.day = (to_timestamp(('x' || translate(left(named::text, 13), '-', ''))::bit(48)::bigint / 1000.0)
+            AT TIME ZONE 'UTC')::date)
+    THEN
+        INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source)
+        VALUES (named, inbox_store_dead_letter.consumer, inbox_store_dead_letter.scope, print, letter,
+            inbox_store_dead_letter.source)
+        ON CONFLICT (message_id, consumer, scope) DO NOTHING;
+        IF NOT FOUND THEN
+            SELECT m.fingerprint, m.source, m.dead_letter INTO stored FROM {schema}inbox_message AS m
+            WHERE m.message_id = named AND m.consumer = inbox_store_dead_letter.consumer
+                AND m.scope = inbox_store_dead_letter.scope;
+            IF stored.fingerprint <> print OR stored.source <> source THEN
+                UPDATE {schema}inbox_dead_letter AS d SET reason = 'key_reused'
+                WHERE d.id = letter AND d.resolution IS NULL;
+            ELSIF stored.dead_letter IS NULL THEN
+                -- Another process has applied it meanwhile: there is nothing to decide.
+                UPDATE {schema}inbox_dead_letter AS d SET resolution = 'duplicate', resolved_at = clock_timestamp()
+                WHERE d.id = letter AND d.resolution IS NULL;
+            END IF;
+        END IF;
+    END IF;
+    DELETE FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_store_dead_letter.consumer
+        AND a.scope = inbox_store_dead_letter.scope AND a.message_id = named;
+    RETURN letter;
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text,
+    timestamptz, text, text, text, text) IS
+    'stores a message for an operator and returns the id of its dead letter; acknowledge the delivery after the commit';
+
+-- Closes the dead letter in advance, in the transaction of the effect: a rollback opens it again.
+CREATE FUNCTION {schema}inbox_take_redrive(consumer text)
+RETURNS TABLE (dead_letter uuid, message_id uuid, topic text, key text, kind text, content_type text, payload bytea,
+    headers jsonb, source text, scope text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    request record;
+    letter  record;
+    ending  text;
+BEGIN
+    LOOP
+        SELECT a.seq, a.dead_letter INTO request FROM {schema}inbox_audit AS a
+        WHERE a.consumer = inbox_take_redrive.consumer AND a.done_at IS NULL
+        ORDER BY a.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+        EXIT WHEN NOT FOUND;
+        SELECT d.* INTO letter FROM {schema}inbox_dead_letter AS d WHERE d.id = request.dead_letter FOR UPDATE;
+        IF NOT FOUND THEN
+            ending := 'there is no such dead letter';
+        ELSIF letter.resolution IS NOT NULL THEN
+            ending := letter.resolution;
+        ELSIF letter.message_id IS NULL OR letter.reason IN ('malformed', 'incomplete', 'no_scope') THEN
+            ending := 'it is not a complete message, or its tenant is unknown';
+        ELSE
+            UPDATE {schema}inbox_message AS m SET dead_letter = NULL
+            WHERE m.message_id = letter.message_id AND m.consumer = letter.consumer AND m.scope = letter.scope
+                AND m.dead_letter = letter.id;
+            IF FOUND THEN
+                ending := 'applied';
+            ELSE
+                ending := {schema}inbox_admit(letter.consumer, letter.message_id, letter.kind, letter.content_type,
+                    letter.payload, letter.source, letter.scope);
+                ending := CASE ending WHEN 'new' THEN 'applied' WHEN 'duplicate' THEN ending
+                    ELSE 'it is refused: ' || ending END;
+            END IF;
+            UPDATE {schema}inbox_dead_letter AS d SET resolution = ending, resolved_at = clock_timestamp()
+            WHERE d.id = letter.id AND ending IN ('applied', 'duplicate');
+        END IF;
+        UPDATE {schema}inbox_audit AS a SET outcome = ending, done_at = clock_timestamp() WHERE a.seq = request.seq;
+        IF ending = 'applied' AND letter.resolution IS NULL THEN
+            RETURN QUERY SELECT letter.id, letter.message_id, letter.topic, letter.key, letter.kind,
+                letter.content_type, letter.payload,
+                (SELECT coalesce(jsonb_object_agg(h.pair ->> 0, h.pair ->> 1), '{}')
+                    FROM jsonb_array_elements(letter.headers) AS h (pair)),
+                letter.source, letter.scope;
+            EXIT;
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_take_redrive(text) IS
+    'the next message that an operator asked to redrive, admitted to the caller''s transaction; no row when there is none';
+
+CREATE FUNCTION {schema}inbox_fail_redrive(consumer text, dead_letter uuid, error text) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+    WITH failed AS (
+        UPDATE {schema}inbox_audit AS a SET outcome = coalesce(nullif($3, ''), 'no error was given'),
+            done_at = clock_timestamp()
+        WHERE a.consumer = $1 AND a.dead_letter = $2 AND a.done_at IS NULL RETURNING a.seq)
+    SELECT EXISTS (SELECT FROM failed)
+$$;
+COMMENT ON FUNCTION {schema}inbox_fail_redrive(text, uuid, text) IS
+    'ends a redrive whose handler failed, after the rollback; the dead letter stays open, and the audit has the error';
+
+
 {home}

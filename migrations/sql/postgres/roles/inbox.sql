@@ -27,6 +27,7 @@ REVOKE ALL ON {schema}inbox_message, {schema}inbox_day, {schema}inbox_retention,
     {schema}inbox_dead_letter, {schema}inbox_chunk_set, {schema}inbox_chunk, {schema}inbox_audit, {schema}inbox_minute,
     {schema}outbox_toolkit_migration
     FROM PUBLIC, {consumer}, {observer};
+REVOKE ALL ON SEQUENCE {schema}inbox_dead_letter_seq_seq FROM PUBLIC, {consumer}, {observer};
 REVOKE ALL ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
     {schema}inbox_purge_audit(timestamptz, integer)
     FROM PUBLIC, {consumer}, {observer};
@@ -50,12 +51,22 @@ GRANT SELECT ON {schema}outbox_toolkit_migration TO {consumer};
 GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_expire_days(date),
     {schema}inbox_purge_audit(timestamptz, integer) TO {consumer};
 
+-- PUBLIC may execute these, unless default privileges of the database revoke it. They run with the
+-- rights of the caller, for consumers that do not have the library.
+GRANT EXECUTE ON FUNCTION {schema}inbox_fingerprint(text, text, bytea),
+    {schema}inbox_admit(text, uuid, text, text, bytea, text, text),
+    {schema}inbox_count_failure(text, uuid, text, text),
+    {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text, timestamptz, text,
+        text, text, text),
+    {schema}inbox_take_redrive(text), {schema}inbox_fail_redrive(text, uuid, text) TO {consumer};
+
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter)
     ON {schema}inbox_message TO {observer};
 GRANT SELECT (id, consumer, scope, subject, fingerprint, message_id, topic, key, kind, source, time, content_type,
     reason, error, attempts, deliveries, origin, dead_at, resolution, resolved_at, seq)
     ON {schema}inbox_dead_letter TO {observer};
+GRANT SELECT ON SEQUENCE {schema}inbox_dead_letter_seq_seq TO {observer};
 GRANT SELECT (message_id, consumer, scope, fingerprint, chunks, number) ON {schema}inbox_chunk TO {observer};
 GRANT SELECT ON {schema}inbox_day, {schema}inbox_retention, {schema}inbox_attempt, {schema}inbox_chunk_set,
     {schema}inbox_audit, {schema}inbox_minute, {schema}outbox_toolkit_migration TO {observer};

@@ -196,7 +196,8 @@ pub enum DecideError {
         /// The number of entries.
         entries: usize,
     },
-    /// The entry has other content than the edit is to replace.
+    /// The entry has other content than the edit is to replace, or than it had when the decision
+    /// was confirmed.
     #[error(
         "entry {id} has been edited by somebody else since it was shown: nothing was changed, show it again"
     )]
@@ -246,6 +247,8 @@ pub(crate) struct EntryNow {
     pub(crate) message_id: String,
     /// Whether the transaction has locked it: a dead entry, or one that was taken from the relay.
     pub(crate) is_locked: bool,
+    /// Whether its content was replaced after the decision was confirmed.
+    pub(crate) is_edited_since: bool,
 }
 
 impl ChosenEntry {
@@ -263,14 +266,18 @@ impl ChosenEntry {
         if found.message_id != self.message_id {
             return Err(DecideError::AnotherMessage { id, message_id: found.message_id.clone() });
         }
+        let is_dead = found.state == ExceptionState::Dead.as_str();
+        let may_be_taken = found.state == ExceptionState::Retrying.as_str() && action.takes_retrying();
+        if found.is_edited_since && (is_dead || may_be_taken) {
+            return Err(DecideError::Edited { id });
+        }
         if found.is_locked {
             return Ok(());
         }
-        if found.state == ExceptionState::Retrying.as_str() && action.takes_retrying() {
+        if may_be_taken {
             return Err(DecideError::Trying { id, action });
         }
         // An entry that became dead again between the two reads is not the chosen one.
-        let is_dead = found.state == ExceptionState::Dead.as_str();
         let state = if is_dead {
             String::from("changing, or has changed since the decision was confirmed")
         } else {
@@ -287,7 +294,7 @@ pub struct Confirmed {
     /// is one decision.
     pub id: Uuid,
     /// The database's time for which it was given: an entry that has changed later is left
-    /// unchanged, including one that was requeued and is being retried.
+    /// unchanged, including one that was edited, and one that was requeued and is being retried.
     pub as_of: OffsetDateTime,
 }
 

@@ -32,7 +32,7 @@ pub struct ListedEntry {
     pub error: Option<String>,
     /// When it was parked; for a discarded entry, when it was discarded.
     pub created_at: OffsetDateTime,
-    /// When its state last changed.
+    /// When its state last changed, or an operator last edited it.
     pub updated_at: OffsetDateTime,
     /// The size of the payload that would be sent.
     pub payload_bytes: u64,
@@ -61,7 +61,8 @@ pub struct DecidedEntry {
 /// A query for decisions about entries, each once, however many entries it was about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Only decisions whose last record has a smaller number.
+    /// Only records with smaller numbers. A decision with others was probably in an earlier slice,
+    /// unless these were stored since: the caller drops those that it has.
     pub before: i64,
     /// Maximum number of records to look through.
     pub rows_max: u32,
@@ -80,12 +81,15 @@ pub struct AuditSlice {
     pub decisions: Vec<AuditedDecision>,
     /// The number to continue before; `None` when no record is left.
     pub next: Option<i64>,
+    /// The time of the last record that was looked through, whether it matched or not; `None` where
+    /// no record was left.
+    pub seen_back_to: Option<OffsetDateTime>,
 }
 
 /// A decision about one or several entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditedDecision {
-    /// Its last record.
+    /// The last of its records that were looked through.
     pub last: AuditRecord,
     /// Its id; `None` when the entry was decided about by itself.
     pub id: Option<Uuid>,

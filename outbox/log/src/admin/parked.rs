@@ -36,9 +36,9 @@ pub struct ParkedFilter {
     pub fault: Option<String>,
     /// Texts that the error contains, in this order. SQLite ignores the case of ASCII letters.
     pub error_parts: Vec<String>,
-    /// Only entries that were parked longer ago. At most a hundred years count.
+    /// Only entries that were parked longer ago than this. At most a hundred years count.
     pub older_than: Option<Duration>,
-    /// Only entries that were parked no longer ago. At most a hundred years count.
+    /// Only entries that were parked at most this long ago. At most a hundred years count.
     pub newer_than: Option<Duration>,
     /// Only entries that have not changed since this time, by the database's clock. Ages are
     /// measured at this time as well.
@@ -137,8 +137,8 @@ pub struct DecisionRecord {
     pub first: OffsetDateTime,
     /// When the last of them was decided about.
     pub last: OffsetDateTime,
-    /// The current state of the first [`FOLLOWED_MAX`] of them, with their number. An entry without
-    /// a state has left: it was published, or discarded.
+    /// The current states of the first [`FOLLOWED_MAX`] of them, each with its number of entries.
+    /// An entry without a state has left: it was published, or discarded.
     pub now: Vec<StandingCount>,
 }
 

@@ -76,14 +76,14 @@ pub struct ParkedState {
     pub fault: Option<String>,
     /// The last error.
     pub error: Option<String>,
-    /// Errors that others have replaced, up to nine, oldest first.
+    /// Earlier errors, replaced by later ones: up to nine, oldest first.
     pub earlier_errors: Vec<EarlierError>,
     /// When it was parked.
     pub since: OffsetDateTime,
     /// When its state last changed.
     pub changed_at: OffsetDateTime,
-    /// Whether an operator has edited it.
-    pub is_edited: bool,
+    /// When an operator last edited it; `None` if no one has.
+    pub edited_at: Option<OffsetDateTime>,
     /// The entry that a held one waits for, if any.
     pub behind: Option<HeldBehind>,
 }
@@ -99,10 +99,10 @@ pub struct HeldBehind {
     pub error: Option<String>,
 }
 
-/// Maximum number of earlier errors that are kept of a parked entry, beside the last one.
+/// Maximum number of earlier errors that are kept for a parked entry, besides the last one.
 pub const EARLIER_ERRORS_MAX: usize = 9;
 
-/// Maximum number of characters that are kept of an earlier error.
+/// Maximum number of characters that are kept from an earlier error.
 pub const EARLIER_ERROR_CHARS_MAX: usize = 500;
 
 /// An error of a parked entry that another one has replaced. The same error again is not a new one:

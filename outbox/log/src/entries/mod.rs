@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `found` | [`FoundEntry`], [`ParkedState`], [`EarlierError`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
-//! | `labels` | [`Labels`]: what relays that share an outbox divide its messages by |
+//! | `labels` | [`Labels`]: the values by which relays that share an outbox divide its messages |
 //! | `lag` | [`TopicLag`]: entries that have not left yet, by topic |
 //! | `search` | [`Search`], [`Searched`]: a search from the newest entry to the oldest |
 //! | `selection` | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |

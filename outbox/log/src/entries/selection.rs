@@ -46,7 +46,8 @@ impl Extent {
         self.cursor.as_deref().and_then(stored::read_trouble)
     }
 
-    /// Checks that the log has all of its segments. Without one, its entries are found nowhere.
+    /// Checks that the log has all of its segments. While one is missing, its entries cannot be
+    /// found.
     ///
     /// # Errors
     /// [`LogError::Operator`] names the segments that were detached or dropped.

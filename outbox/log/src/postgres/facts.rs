@@ -1,4 +1,4 @@
-//! Reads from the server and the log what `history` decides on.
+//! Reads the facts on which `history` decides, from the server and from the log.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
 /// The earlier errors of the exception `e`, with its present error as the last of them. The same
-/// text with a higher count replaces itself, and the oldest of nine goes.
+/// text with a higher count replaces itself, and the oldest of nine is dropped.
 ///
 /// An error that is in the list already, because the entry was requeued and has not been tried
 /// since, is not added again. Nothing is added without an error, or where the condition in the
@@ -106,8 +106,9 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
     CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
 
 /// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
-/// the log if that was too large to be copied. Without a segment of the log, a row is not taken for
-/// gone: then the statement refuses itself ([`WHOLE`]). That is decided before the log is searched.
+/// the log if that was too large to be copied. Without a segment of the log, a missing row does not
+/// count as deleted: then the statement refuses itself ([`WHOLE`]). That is decided before the log
+/// is searched.
 pub(super) const COPY: &str = "
     (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
     WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)

@@ -88,7 +88,7 @@ impl Cause {
 }
 
 impl ServerFacts {
-    /// Decides whether the rows' transaction ids and the sequence are of this server.
+    /// Decides whether the rows' transaction ids and the sequence come from this server.
     pub(super) fn decide(&self) -> Decision {
         let found = &self.history.system_identifier;
         if self.recorded_system.as_ref() != Some(found) {
@@ -104,8 +104,8 @@ impl ServerFacts {
         }
     }
 
-    /// Decides whether a cursor is of this server's history. A cause that makes transaction ids
-    /// meaningless comes first.
+    /// Decides whether a cursor belongs to this server's history. A cause that makes transaction
+    /// ids meaningless comes first.
     pub(super) fn decide_about(&self, cursor: &CursorFacts) -> Decision {
         let server = self.decide();
         if matches!(&server, Decision::Rebase(cause) if !cause.keeps_transaction_ids()) {

@@ -10,13 +10,14 @@ use crate::postgres::{admin, entries, facts, fragments, rebase, reconcile, reten
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 20] = [
+const CONSTANTS: [(&str, &str); 21] = [
     ("admin.RELAYS", admin::statements::RELAYS),
     ("admin.PROCESSES", admin::statements::PROCESSES),
     ("admin.PRESENT", admin::statements::PRESENT),
     ("admin.BACKLOG", admin::statements::BACKLOG),
     ("admin.BLOCKER", admin::statements::BLOCKER),
     ("admin.LOCK_ENTRIES", admin::statements::LOCK_ENTRIES),
+    ("admin.EDITED_SINCE", admin::statements::EDITED_SINCE),
     ("admin.LOOK_AT_ENTRIES", admin::statements::LOOK_AT_ENTRIES),
     ("admin.LOCK_WAITING", admin::statements::LOCK_WAITING),
     ("admin.SET_DUE", admin::statements::SET_DUE),

@@ -9,13 +9,13 @@ use std::error::Error as _;
 use std::fmt;
 use std::time::Duration;
 
-use outbox::connect::answering;
-use sqlx::{ConnectOptions as _, Row as _};
+use sqlx::Row as _;
 
 use crate::LogError;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
+use crate::postgres::unconnected;
 
 /// Maximum duration of asking: the caller has waited long enough.
 const ASKED_MAX: Duration = Duration::from_secs(3);
@@ -62,7 +62,7 @@ SELECT count(*), coalesce(current_setting('synchronous_standby_names', true), ''
 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '3 s'
 HAVING count(*) > 0";
 
-/// Tells why commits wait.
+/// Explains why commits wait.
 fn unreplicated(commits: i64, names: &str) -> String {
     let wait = if commits == 1 { "1 commit waits" } else { &format!("{commits} commits wait") };
     format!(
@@ -118,9 +118,8 @@ impl PostgresLog {
     /// as a text with the remedy.
     pub(super) async fn asked_for_lock(&self) -> Result<Option<String>, LogError> {
         let asked = Box::pin(async {
-            let connect = self.connect_options()?.application_name("relay locks");
-            let opened = answering(&connect).await.connect().await.map_err(LogError::during("connect"))?;
-            let mut session = Brief::new(opened);
+            let hosts = self.hosts()?.application_name("relay locks");
+            let mut session = Brief::new(hosts.connect().await.map_err(unconnected)?);
             let failed = || LogError::during("find the holder of a lock");
             // In the simple protocol, so that nothing is prepared in a pooler's session.
             let waiting = sqlx::raw_sql(UNREPLICATED).fetch_optional(&mut *session).await.map_err(failed())?;

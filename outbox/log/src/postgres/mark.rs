@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::cursor::Mark;
 use crate::error::{LogError, quoted};
 
-/// Marks a mark that a rebase made.
+/// The suffix of a mark that a rebase made.
 const REBASED: &str = "rebased";
 
 /// An unknown timeline; real ones are counted from 1.

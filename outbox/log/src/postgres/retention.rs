@@ -83,7 +83,7 @@ impl PostgresLog {
             match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
                 Life::Over(held) => return Ok(held),
                 Life::Alive { holder } => {
-                    return Err(ForgetError::Leading { relay: relay.to_string(), holder });
+                    return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
                 }
                 Life::Unknown(left) => tokio::time::sleep(left).await,
             }
@@ -225,6 +225,7 @@ impl LogRetention for PostgresLog {
         let mut connection = self.retention().await?;
         let over = self.over(&mut connection, relay).await?;
         let statement = self.render(FORGET);
+        let mut discarded = 0;
         loop {
             let query = sqlx::query_as(&statement)
                 .bind(relay.as_str())
@@ -236,15 +237,18 @@ impl LogRetention for PostgresLog {
                 query.await.map_err(LogError::during("forget the relay"))
             });
             let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
+            let parked = parked.unwrap_or_default().unsigned_abs();
+            let holder = holder.unwrap_or_default();
             let relay = relay.to_string();
             return match outcome.as_str() {
                 // Some parked entries were removed, in a separate transaction.
-                "more" => continue,
-                "unknown" => Err(ForgetError::Unknown { relay }),
-                "leading" => Err(ForgetError::Leading { relay, holder: holder.unwrap_or_default() }),
-                "parked" => {
-                    Err(ForgetError::Parked { relay, entries: parked.unwrap_or_default().unsigned_abs() })
+                "more" => {
+                    discarded += parked;
+                    continue;
                 }
+                "unknown" => Err(ForgetError::Unknown { relay }),
+                "leading" => Err(ForgetError::Leading { relay, holder, discarded }),
+                "parked" => Err(ForgetError::Parked { relay, entries: parked }),
                 _ => Ok(()),
             };
         }

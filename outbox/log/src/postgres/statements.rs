@@ -258,9 +258,9 @@ migrations::statements! {
     /// rebase gives the other row a new id.
     ///
     /// An operator may change an entry that is resolved, which moves its row. The delete waits for
-    /// the operator's transaction and then skips the row: it has another place than the statement's
-    /// snapshot shows. The entry would be published again, so the statement then divides by zero
-    /// and stores nothing. The next run sees the row at its new place.
+    /// the operator's transaction and then skips the row: its place is no longer the one in the
+    /// statement's snapshot. The entry would be published again, so the statement then divides by
+    /// zero and stores nothing. The next run sees the row at its new place.
     ///
     /// Each change is looked up separately: no plan can turn this into a scan of all parked
     /// entries, whatever the statistics say (ADR 35). OFFSET 0 keeps NOT EXISTS from becoming a

@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::Source;
 use migrations::{Line, Migrator, Statement, Template};
-use outbox::connect::{Exposure, answering, exposure, set_own_defaults};
+use outbox::connect::{Exposure, Hosts, exposure, set_own_defaults};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Executor as _, PgConnection, Postgres, Row as _};
+use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::address::Address;
 use crate::error::WrongProduct;
@@ -72,14 +72,14 @@ impl PostgresLog {
         options: LogOptions,
     ) -> Result<Self, LogError> {
         let address = address.into();
-        let connect = address.postgres(options.allow_plaintext)?;
-        let host = match connect.get_socket() {
-            Some(socket) => socket.display().to_string(),
-            None => connect.get_host().to_owned(),
-        };
-        let database = connect.get_database().unwrap_or_else(|| connect.get_username());
-        let origin = format!("postgresql {host}:{}/{database}", connect.get_port());
-        warn_if_exposed(&connect, &origin);
+        let hosts = address.postgres(options.allow_plaintext)?;
+        let first = hosts.first();
+        let database = first.get_database().unwrap_or_else(|| first.get_username());
+        let places: Vec<String> = hosts.all().iter().map(origin_of).collect();
+        let origin = format!("postgresql {}/{database}", places.join(","));
+        for host in hosts.all() {
+            warn_if_exposed(host, &origin);
+        }
         let statements = Statements::new(options.schema.as_ref());
         let tables = Arc::new(Tables::new(tables::texts(options.schema.as_ref())));
         let has_sessions_of_its_own = Arc::default();
@@ -89,15 +89,14 @@ impl PostgresLog {
     /// Connects to a primary whose version and schema fit, with the settings of the toolkit's own
     /// sessions. No statement takes longer than a call may.
     pub(super) async fn connect(&self, application_name: &str) -> Result<PgConnection, LogError> {
-        let connect = self.connect_options()?.application_name(application_name);
+        let hosts = self.hosts()?.application_name(application_name);
         let is_open = AtomicBool::new(false);
         let connection = async {
-            let place = answering(&connect).await;
-            let opened = place.connect().await;
-            let mut connection = Brief::new(opened.map_err(|error| unconnected(&connect, error))?);
+            let primary = hosts.primary().await.map_err(unconnected)?;
+            let mut connection = Brief::new(primary.connection);
             is_open.store(true, Ordering::Relaxed);
             if self.address.is_pool() {
-                self.check_pooler(&place, &mut connection).await?;
+                self.check_pooler(&primary.options, &mut connection).await?;
             }
             self.check(&mut connection).await?;
             encoding::take_bytes(&mut connection).await?;
@@ -106,14 +105,14 @@ impl PostgresLog {
         // Boxed: every operator's query begins with this future and would be as large.
         match within(self.options.connect_timeout, Box::pin(connection)).await {
             Err(late @ LogError::Timeout { .. }) if !is_open.load(Ordering::Relaxed) => {
-                Err(Box::pin(unanswered(&connect, late)).await)
+                Err(Box::pin(unanswered(&hosts, late)).await)
             }
             connected => connected,
         }
     }
 
-    /// Returns the options for a session. The address may differ from that of the last connect.
-    pub(super) fn connect_options(&self) -> Result<PgConnectOptions, LogError> {
+    /// Returns the hosts for a session. They may differ from those of the last connect.
+    pub(super) fn hosts(&self) -> Result<Hosts, LogError> {
         self.address.postgres(self.options.allow_plaintext)
     }
 
@@ -186,7 +185,8 @@ impl PostgresLog {
             return Ok(());
         }
         let failed = || LogError::during("identify its session");
-        let mut second = Brief::new(connect.connect().await.map_err(|error| unconnected(connect, error))?);
+        let opened = Hosts::from(connect.clone()).connect().await;
+        let mut second = Brief::new(opened.map_err(unconnected)?);
         let mut is_shared = false;
         // Checked more than once, because other clients may take the session that was free.
         for _ in 0..POOLER_ROUNDS {
@@ -273,6 +273,14 @@ impl PostgresLog {
 /// prepared.
 async fn backend(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
     sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(connection).await?.try_get(0)
+}
+
+fn origin_of(host: &PgConnectOptions) -> String {
+    let name = match host.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => host.get_host().to_owned(),
+    };
+    format!("{name}:{}", host.get_port())
 }
 
 fn warn_if_exposed(connect: &PgConnectOptions, origin: &str) {

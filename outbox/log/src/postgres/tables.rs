@@ -11,7 +11,7 @@ migrations::statements! {
         listed = "
             SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
                 e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at,
+                e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM ({chosen}) AS e
@@ -67,15 +67,17 @@ migrations::statements! {
                 - $10 * interval '1 microsecond')
             AND ($11::bigint IS NULL OR w.created_at >= coalesce($12::timestamptz, clock_timestamp())
                 - $11 * interval '1 microsecond')
-            AND ($12::timestamptz IS NULL OR w.updated_at <= $12)";
-        // The walk ends after $4 entries of the state, whatever the conditions leave of them.
+            AND ($12::timestamptz IS NULL OR w.updated_at <= $12
+                AND coalesce((SELECT edited_at FROM {schema}outbox_parked
+                    WHERE relay = $1 AND shard = 0 AND id = w.id LIMIT 1) <= $12, true))";
+        // The walk ends after $4 entries of the state, however many of them match the conditions.
         shown = "
             WITH walk AS MATERIALIZED {entries},
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT $13::bigint)
             SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.key,
                 coalesce(p.kind, e.topic) AS kind, e.attempts,
                 extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
-                e.created_at, e.updated_at,
+                e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
@@ -151,10 +153,10 @@ migrations::statements! {
             WHERE id > $2 ORDER BY id LIMIT $3::bigint",
         message_id = "e.message_id",
     ) = "{listed} ORDER BY e.id";
-    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
-    /// decision it has, as long as the log has them. $1 relay, $2 above this id, $3 rows. No index
-    /// covers discarded entries. So all decisions are read, each message whose last decision is a
-    /// discard is looked up separately, and further columns are looked up for this page only.
+    /// Discarded entries, as long as the log has them, whether or not the relay has carried out the
+    /// decision yet. $1 relay, $2 above this id, $3 rows. No index covers discarded entries. So all
+    /// decisions are read, each message whose last decision is a discard is looked up separately,
+    /// and further columns are looked up for this page only.
     list_discarded(
         message_id = "d.message_id",
         decided = "SELECT {last_discard} {given_up}",
@@ -215,12 +217,13 @@ migrations::statements! {
             digest_after, error
         FROM {schema}outbox_audit WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     /// The decisions below $3, latest first, each by its last row and with the number of its rows:
-    /// $1 relay, $2 rows to look through, $4 actor, $5 action, $6 decisions. A decision that has
-    /// rows from $3 on was found before.
+    /// $1 relay, $2 rows to look through, $4 actor, $5 action, $6 decisions. A decision with rows
+    /// from $3 on comes again: they may have been committed since the slice before this one.
     audited = "
         WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM {schema}outbox_audit
             WHERE relay COLLATE \"POSIX\" = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2)
-        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id::text AS message_id, a.action,
+        SELECT s.scanned, s.seen_to, (SELECT at FROM {schema}outbox_audit WHERE seq = s.seen_to LIMIT 1) AS seen_back_to,
+            a.seq, a.at, a.actor, a.id, a.message_id::text AS message_id, a.action,
             a.note, a.digest_before, a.digest_after, a.selection, a.error, h.decision::text AS decision,
             CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM {schema}outbox_audit AS c
                 WHERE c.relay = $1 AND c.decision = h.decision) END AS entries
@@ -229,8 +232,6 @@ migrations::statements! {
             FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
                 WHERE ($4::text IS NULL OR w.actor = $4) AND ($5::text IS NULL OR w.action = $5)
                 GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
-            WHERE g.decision IS NULL OR (SELECT count(*) FROM {schema}outbox_audit AS l
-                WHERE l.relay = $1 AND l.decision = g.decision AND l.seq >= $3::bigint) = 0
             ORDER BY g.seq DESC LIMIT $6::bigint) AS h ON true
         LEFT JOIN LATERAL (SELECT seq, at, actor, id, message_id, action, note, digest_before, digest_after,
                 selection, error FROM {schema}outbox_audit WHERE seq = h.seq LIMIT 1) AS a ON true

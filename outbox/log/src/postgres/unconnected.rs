@@ -4,23 +4,82 @@
 //! The client library's errors name neither the parameter nor the file, and have only one kind of
 //! error for every server that cannot prove its identity.
 
+use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use message::addresses::{addresses_of, tried};
 use message::error_text;
-use outbox::connect::needs_name;
+use outbox::connect::{Hosts, NoPrimary, Passed, Unfit, needs_name, place};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 use crate::LogError;
 
+/// The remedy when several hosts answered or are away, and none is the primary.
+const PROMOTE: &str = "start the primary, or promote a standby";
+
 /// Returns the error for a session that was not opened. It names parameters, paths and the server,
 /// but no secret. The text after the last semicolon is the remedy and names none of these:
 /// `/readyz` shows it to anyone.
+///
+/// Of several hosts, each is named with its reason. Only if all of them need an operator, the error
+/// does: until a standby is promoted, one that is away and one that is a standby are waited for.
 #[must_use]
-pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
+pub fn unconnected(error: NoPrimary) -> LogError {
+    let mut passed = error.into_passed();
+    if passed.len() == 1
+        && let Some(Passed { options, why, .. }) = passed.pop()
+    {
+        return of_host(&options, why.into());
+    }
+    let mut reasons = Vec::new();
+    let mut remedy = None;
+    let mut is_for_operator = true;
+    let mut source: Option<Box<dyn Error + Send + Sync>> = None;
+    for Passed { options, why, .. } in passed {
+        let place = place(&options);
+        let failed = match why {
+            Unfit::Unconnected(error) => of_host(&options, error),
+            unfit => LogError::Unavailable { reason: unfit.to_string(), source: Some(Box::new(unfit)) },
+        };
+        let reason = match failed {
+            LogError::Operator { reason, source: cause } => {
+                source = source.or(cause);
+                let (reason, advice) = without_remedy(reason);
+                remedy = remedy.or(advice);
+                reason
+            }
+            LogError::Unavailable { reason, source: cause } => {
+                source = source.or(cause);
+                is_for_operator = false;
+                without_remedy(reason).0
+            }
+            error => error.to_string(),
+        };
+        reasons.push(format!("{place}: {reason}"));
+    }
+    let remedy = remedy.as_deref().unwrap_or(PROMOTE);
+    let reasons = reasons.join(", ");
+    let reason = format!("no host of the list is a primary that accepts writes ({reasons}); {remedy}");
+    if is_for_operator {
+        LogError::Operator { reason, source }
+    } else {
+        LogError::Unavailable { reason, source }
+    }
+}
+
+/// Returns a reason without the remedy behind its last semicolon, and the remedy.
+fn without_remedy(reason: String) -> (String, Option<String>) {
+    match reason.rsplit_once("; ") {
+        Some((reason, remedy)) => (reason.to_owned(), Some(remedy.to_owned())),
+        None => (reason, None),
+    }
+}
+
+/// Returns the error for a session with one host that was not opened.
+fn of_host(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
     let may_be_files =
         matches!(error, sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Configuration(_));
     if may_be_files && let Some(reason) = unusable_file(options) {
@@ -63,8 +122,16 @@ pub fn unconnected(options: &PgConnectOptions, error: sqlx::Error) -> LogError {
 const ADDRESSES_MAX: Duration = Duration::from_secs(1);
 
 /// Adds the addresses that were tried to the error of a server that did not answer in time.
-pub(super) async fn unanswered(options: &PgConnectOptions, error: LogError) -> LogError {
+pub(super) async fn unanswered(hosts: &Hosts, error: LogError) -> LogError {
     let LogError::Timeout { waited } = error else { return error };
+    if hosts.are_several() {
+        let place = hosts.place();
+        return LogError::Unavailable {
+            reason: format!("none of {place} accepted writes within {waited:?}; {PROMOTE}"),
+            source: Some(Box::new(error)),
+        };
+    }
+    let options = hosts.first();
     let (host, port) = (options.get_host(), options.get_port());
     let found = tokio::time::timeout(ADDRESSES_MAX, addresses_of(host, port)).await;
     let addresses = found.ok().and_then(Result::ok).unwrap_or_default();
@@ -102,7 +169,7 @@ fn of_message(message: &str) -> Option<&'static str> {
     }
     if says(&["query_wait_timeout", "no more connections allowed", "MaxClients", "max clients"]) {
         return Some(
-            "raise the pooler's session limits: a relay needs 2 sessions to lead, and 2 more for short times",
+            "raise the pooler's session limits: a relay needs 2 sessions to lead, and briefly 2 more",
         );
     }
     says(&["password authentication failed", "SASL authentication failed"]).then_some(
@@ -132,7 +199,7 @@ fn of_code(code: &str) -> Option<&'static str> {
         }
         "53300" => {
             "raise max_connections of the server or the limit of the role, or end idle sessions: a relay \
-             needs 2 sessions to lead, and 2 more for short times"
+             needs 2 sessions to lead, and briefly 2 more"
         }
         _ => return None,
     })
@@ -150,16 +217,6 @@ fn of_io(error: &io::Error, options: &PgConnectOptions) -> &'static str {
             "correct the host in the URL, or the name resolution of this machine"
         }
         _ => "check the server and the network in between",
-    }
-}
-
-fn place(options: &PgConnectOptions) -> String {
-    match options.get_socket() {
-        Some(folder) => format!("{} (port {})", folder.display(), options.get_port()),
-        None if options.get_host().contains(':') => {
-            format!("[{}]:{}", options.get_host(), options.get_port())
-        }
-        None => format!("{}:{}", options.get_host(), options.get_port()),
     }
 }
 
@@ -275,7 +332,25 @@ mod tests {
     use outbox::connect::postgres_options;
 
     fn told(url: &str, error: sqlx::Error) -> String {
-        unconnected(&postgres_options(url, true).unwrap(), error).to_string()
+        let options = postgres_options(url, true).unwrap();
+        unconnected(NoPrimary::of(options, error)).to_string()
+    }
+
+    /// Of several hosts, those that an operator must see to are distinguished from those that come
+    /// back.
+    #[tokio::test]
+    async fn each_host_is_named_with_its_reason_and_one_remedy_ends_the_text() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let url = format!("postgres://u:CANARY@127.0.0.1:{free},localhost:{free}/d");
+        let error = unconnected(Hosts::of(&url, false).unwrap().connect().await.unwrap_err());
+        assert!(matches!(error, LogError::Unavailable { source: Some(_), .. }), "{error:?}");
+        let text = error.to_string();
+        for part in ["no host of the list", &format!("(127.0.0.1:{free}: "), &format!(", localhost:{free}: ")]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(text.ends_with(&format!("); {PROMOTE}")) && !text.contains("CANARY"), "{text}");
+        assert_eq!(error.remedy(), Some(PROMOTE));
     }
 
     fn tls(text: &str) -> sqlx::Error {

@@ -20,6 +20,8 @@ pub enum ForgetError {
         relay: String,
         /// The holder of the lease.
         holder: String,
+        /// The number of its parked entries that this call had discarded by then.
+        discarded: u64,
     },
     /// Entries are parked for this relay.
     #[error("{entries} messages are parked for relay {relay:?} and would never be published")]

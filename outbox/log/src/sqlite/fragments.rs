@@ -2,8 +2,8 @@
 
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
-/// The earlier errors of the exception, with its present error as the last of them. The same
-/// text with a higher count replaces itself, and the oldest of nine goes.
+/// The earlier errors of the exception, with its present error as the last of them. The same text
+/// with a higher count replaces itself, and the oldest of nine is dropped.
 ///
 /// An error that is in the list already, because the entry was requeued and has not been tried
 /// since, is not added again. Nothing is added without an error, or where the condition in the

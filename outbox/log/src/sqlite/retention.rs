@@ -226,18 +226,18 @@ async fn check_free(
     let relay = relay.to_string();
     match found {
         None => Err(ForgetError::Unknown { relay }),
-        Some(Some(holder)) => Err(ForgetError::Leading { relay, holder }),
+        Some(Some(holder)) => Err(ForgetError::Leading { relay, holder, discarded: 0 }),
         Some(None) => Ok(()),
     }
 }
 
 /// Discards the first parked entries of a relay in a separate transaction, if there are many.
-/// Returns false and changes nothing when few are left.
+/// Returns their number; 0 when few are left, and then changes nothing.
 async fn discard_some(
     connection: &mut SqliteConnection,
     relay: &RelayName,
     over: Option<&Held<i64>>,
-) -> Result<bool, ForgetError> {
+) -> Result<u64, ForgetError> {
     let failed = || LogError::during("discard the parked entries of the relay");
     let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
     check_free(&mut tx, relay, over).await?;
@@ -247,13 +247,27 @@ async fn discard_some(
         .fetch_optional(&mut *tx)
         .await
         .map_err(failed())?;
-    let Some(up_to) = up_to else { return Ok(false) };
+    let Some(up_to) = up_to else { return Ok(0) };
+    let mut discarded = 0;
     for statement in DISCARD {
         let query = sqlx::query(statement).bind(relay.as_str()).bind(up_to);
-        query.execute(&mut *tx).await.map_err(failed())?;
+        // An entry has at most one copy.
+        discarded = query.execute(&mut *tx).await.map_err(failed())?.rows_affected().max(discarded);
     }
     tx.commit().await.map_err(failed())?;
-    Ok(true)
+    Ok(discarded)
+}
+
+impl ForgetError {
+    /// Adds what was discarded before this error.
+    fn after(self, before: u64) -> Self {
+        match self {
+            Self::Leading { relay, holder, discarded } => {
+                Self::Leading { relay, holder, discarded: discarded + before }
+            }
+            error => error,
+        }
+    }
 }
 
 /// Waits until the lease of a relay is free, or proves to be over. Returns it in the latter case.
@@ -271,7 +285,7 @@ async fn over(
         match vigil.decide(found, Instant::now()) {
             Life::Over(held) => return Ok(held),
             Life::Alive { holder } => {
-                return Err(ForgetError::Leading { relay: relay.to_string(), holder });
+                return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
             }
             Life::Unknown(left) => tokio::time::sleep(left).await,
         }
@@ -328,11 +342,18 @@ impl LogRetention for SqliteLog {
         let failed = || LogError::during("forget the relay");
         let mut connection = self.connect().await?;
         let over = over(&mut connection, relay).await?;
-        while discard_parked && discard_some(&mut connection, relay, over.as_ref()).await? {
+        let mut discarded = 0;
+        while discard_parked {
+            let part = discard_some(&mut connection, relay, over.as_ref()).await;
+            let part = part.map_err(|error| error.after(discarded))?;
+            if part == 0 {
+                break;
+            }
+            discarded += part;
             tokio::time::sleep(PAUSE).await;
         }
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-        check_free(&mut tx, relay, over.as_ref()).await?;
+        check_free(&mut tx, relay, over.as_ref()).await.map_err(|error| error.after(discarded))?;
         let relay = relay.to_string();
         let parked: i64 =
             sqlx::query_scalar(&SQL.parked_for).bind(&relay).fetch_one(&mut *tx).await.map_err(failed())?;

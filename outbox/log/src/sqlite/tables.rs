@@ -21,12 +21,14 @@ migrations::statements! {
                 (SELECT kind FROM outbox_message WHERE id = w.id AND message_id = w.message_id), w.topic) = ?9)
             AND (?10 IS NULL OR w.created_at < coalesce(?12, {now}) - ?10)
             AND (?11 IS NULL OR w.created_at >= coalesce(?12, {now}) - ?11)
-            AND (?12 IS NULL OR w.updated_at <= ?12)";
+            AND (?12 IS NULL OR w.updated_at <= ?12 AND coalesce(
+                (SELECT edited_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = w.id) <= ?12, true))";
         shown = "
             WITH walk AS MATERIALIZED ({entries}),
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT ?13)
             SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind,
-                e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+                e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
+                max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
                 p.edited_at IS NOT NULL AS edited
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
@@ -35,7 +37,8 @@ migrations::statements! {
             ORDER BY e.id";
         listed = "
         SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind, e.topic) AS kind, e.attempts,
-            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at, e.updated_at,
+            (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
+                max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
             coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
             p.edited_at IS NOT NULL AS edited
             FROM ({chosen}) AS e LEFT JOIN outbox_parked AS p
@@ -109,8 +112,8 @@ migrations::statements! {
                 ORDER BY coalesce('k' || key, 't' || topic), id LIMIT ?4)
             WHERE id > ?2 ORDER BY id LIMIT ?3",
     ) = "{listed} ORDER BY e.id";
-    /// Discarded entries: those whose decision the relay has not followed yet, and those whose
-    /// decision it has, as long as the log has them. ?1 relay, ?2 above this id, ?3 rows.
+    /// Discarded entries, as long as the log has them, whether or not the relay has carried out the
+    /// decision yet. ?1 relay, ?2 above this id, ?3 rows.
     list_discarded(of = "d", of_these = "", decided = "", page = "WHERE id > ?2 ORDER BY id LIMIT ?3") = "{discarded}";
     /// Like `list_discarded`, of these messages: ?1 relay, ?2 their ids.
     discarded_of(
@@ -162,7 +165,7 @@ migrations::statements! {
     audited = "
         WITH walk AS MATERIALIZED (SELECT seq, decision, actor, action FROM outbox_audit
             WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2)
-        SELECT s.scanned, s.seen_to, a.seq, a.at, a.actor, a.id, a.message_id, a.action, a.note,
+        SELECT s.scanned, s.seen_to, (SELECT at FROM outbox_audit WHERE seq = s.seen_to) AS seen_back_to, a.seq, a.at, a.actor, a.id, a.message_id, a.action, a.note,
             a.digest_before, a.digest_after, a.selection, a.error, h.decision,
             CASE WHEN h.decision IS NULL THEN 1 ELSE (SELECT count(*) FROM outbox_audit AS c
                 WHERE c.relay = ?1 AND c.decision = h.decision) END AS entries
@@ -171,8 +174,6 @@ migrations::statements! {
             FROM (SELECT max(w.seq) AS seq, w.decision FROM walk AS w
                 WHERE (?4 IS NULL OR w.actor = ?4) AND (?5 IS NULL OR w.action = ?5)
                 GROUP BY w.decision, CASE WHEN w.decision IS NULL THEN w.seq END) AS g
-            WHERE g.decision IS NULL OR (SELECT count(*) FROM outbox_audit AS l
-                WHERE l.relay = ?1 AND l.decision = g.decision AND l.seq >= ?3) = 0
             ORDER BY g.seq DESC LIMIT ?6) AS h ON true
         LEFT JOIN outbox_audit AS a ON a.seq = h.seq
         ORDER BY h.seq DESC";

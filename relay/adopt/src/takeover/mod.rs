@@ -248,13 +248,12 @@ impl OldTable {
     }
 
     async fn connect(&self) -> Result<PgConnection, OperateError> {
-        let On::Postgres(options) = self.tables.connect_options("relay adopt")? else {
+        let On::Postgres(hosts) = self.tables.connect_options("relay adopt")? else {
             let text = format!("{} cannot be adopted: the outbox is in SQLite", self.adoption.table_name());
             return Err(OperateError::refused(text, "only tables in PostgreSQL can be adopted"));
         };
-        let connecting = outbox::connect::connect_own(&options);
-        let connected = in_time(CONNECT_TIMEOUT, connecting).await?;
-        Ok(connected.map_err(|error| outbox_log::postgres::unconnected(&options, error))?)
+        let connected = in_time(CONNECT_TIMEOUT, outbox::connect::connect_own(&hosts)).await?;
+        Ok(connected.map_err(outbox_log::postgres::unconnected)?)
     }
 
     /// Returns the facts of the catalogs, for an outbox whose schema fits this program.

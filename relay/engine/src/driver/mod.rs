@@ -66,6 +66,8 @@ pub(crate) struct Lead {
     pub(crate) observer: Option<Observer>,
     /// The broker transactions to publish in, and where they continue.
     pub(crate) continued: Option<Continued>,
+    /// Whether the term has had a session with the broker.
+    pub(crate) session: watch::Sender<bool>,
 }
 
 /// Interval between checks for pauses, short enough that a pause takes effect within a second.
@@ -88,7 +90,7 @@ struct Driver {
     trouble: watch::Sender<Option<BrokerTrouble>>,
     /// Whether the term has had a session. Then the problem that an earlier term recorded is
     /// cleared.
-    was_connected: bool,
+    session: watch::Sender<bool>,
     reports: mpsc::UnboundedReceiver<Report>,
     batch_len: usize,
     /// Whether a checkpoint is on its way.
@@ -168,7 +170,7 @@ impl Lead {
             answers,
             commands,
             trouble,
-            was_connected: false,
+            session: self.session,
             reports,
             batch_len: 1,
             storing: false,
@@ -358,7 +360,7 @@ impl Driver {
 
     /// Reports to operators that there is a session, if that has changed.
     fn note_session(&mut self) {
-        let is_first = !std::mem::replace(&mut self.was_connected, true);
+        let is_first = !self.session.send_replace(true);
         self.trouble.send_if_modified(|trouble| trouble.take().is_some() || is_first);
     }
 

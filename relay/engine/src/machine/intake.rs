@@ -243,7 +243,7 @@ impl Machine {
                 // unanswered entry with a key stops its queue.
                 debug_assert!(
                     entry.key().is_none(),
-                    "a queue is read while entry {} of it is waited for",
+                    "a queue is read although its entry {} has no answer yet",
                     id.0
                 );
                 last = id;

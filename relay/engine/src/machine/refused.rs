@@ -4,11 +4,11 @@
 //! message that was refused will probably be refused again, and due entries have the lowest ids. If
 //! they went first, as soon as a few dozen of them were due in turn, each session would end before
 //! anything else was confirmed. So they wait until nothing else is ready or in flight, and then go
-//! together: the session that finds the culprits sends all of them one by one. Under a load that
-//! never pauses they go after `PUT_OFF_MAX` all the same, so that each comes to an end and its key
-//! with it. A probe of a blocked topic is not put off: its topic waits for it. Nor is anything
-//! where messages leave in transactions: there the session that searches the culprit is pipelined,
-//! too, and would never come to it.
+//! together: the session that finds the culprits sends all of them one by one. Even under a load
+//! that never pauses, they go after `PUT_OFF_MAX`, so that each is settled in the end, and its key
+//! continues. A probe of a blocked topic is not postponed: its topic waits for it. Neither is any
+//! message that is published in transactions: there, the session that searches for the culprit is
+//! also pipelined, and would never reach it.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ mod tests {
         let others = bench.machine.submissions(999);
         assert_eq!((others.len(), topics(&others)), (20, vec!["u"]));
         assert!(bench.machine.submissions(999).is_empty(), "a refusal would end the session");
-        // The session breaks for another reason: the same in the next one.
+        // The session breaks for another reason. The next session behaves in the same way.
         answer(&mut bench, &others, || PublishError::session_lost("gone"));
         bench.machine.session_started(MaxInFlightPerKey::Pipelined);
         let others = bench.machine.submissions(999);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(topics(&bench.machine.submissions(999)), ["t", "u"]);
     }
 
-    /// Otherwise messages would be taken for those that break sessions, and be sent one by one.
+    /// Otherwise messages would be mistaken for those that break sessions, and sent one by one.
     #[test]
     fn sessions_in_which_messages_are_refused_are_not_fruitless() {
         let mut bench = with_refused_messages();

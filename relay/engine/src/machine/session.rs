@@ -14,7 +14,7 @@ const FRUITLESS_BEFORE_RETRY: u32 = 6;
 /// The reason why a session must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
-    /// A message of a pipelined session was refused alone, and no later message of its key may
+    /// Only this message of a pipelined session was refused, and no later message of its key may
     /// succeed.
     Refused,
     /// The session broke or stopped answering; no message is known to be the cause.

@@ -2,8 +2,8 @@
 //!
 //! The machine knows every entry by its id: in the cursor, among the entries published ahead of it,
 //! and in changes. A log whose sequence was set back can have two entries with one id, and the
-//! second would be taken for the first. Their message ids distinguish them. Where two meet, nothing
-//! more is read or stored, the term ends, and the log gives the later ones new ids.
+//! second would be mistaken for the first. Their message ids distinguish them. Where two meet,
+//! nothing more is read or stored, the term ends, and the log gives the later ones new ids.
 //!
 //! They meet in a page, in the window, or among the changes, where a parked entry is parked again
 //! or removed while the other entry is about to be parked. In all other cases the database

@@ -253,7 +253,7 @@ impl Machine {
         if exception.state == ExceptionState::Retrying {
             let overdue = self.silent.awaited.submitted(id).is_none_or(|at| self.silence.is_overdue(at));
             if self.blocks.is_probe(entry.topic(), id) && overdue {
-                // It learns nothing before it is answered, and the rest of its topic may get
+                // It shows nothing before it is answered, and the rest of its topic may get
                 // answers.
                 self.unblock_topic(entry.topic());
             }
@@ -336,9 +336,9 @@ mod tests {
         );
     }
 
-    /// Goal: names of topics come from rows, so their number has no bound, and memory must not grow
-    /// with it where messages leave in transactions, too. Oracle: the topics whose answers are kept
-    /// after thousands were answered, each in its own transaction.
+    /// Goal: memory does not grow with the number of topics, which is unbounded because their names
+    /// come from rows, even where messages are published in transactions. Oracle: the topics whose
+    /// answers are kept after thousands were answered, each in its own transaction.
     #[test]
     fn transactions_to_ever_new_topics_use_no_more_memory() {
         let mut bench = Bench::new(MaxInFlightPerKey::Pipelined);

@@ -253,7 +253,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
     assert_eq!((bench.machine.load().unanswered, bench.machine.load().blocked_topics), (23, 2));
     let first = silent.iter().find(|one| one.message.topic.as_str() == "y").unwrap().ticket;
     bench.confirm(first);
-    assert_eq!(bench.machine.load().blocked_topics, 2, "too much is waited for");
+    assert_eq!(bench.machine.load().blocked_topics, 2, "too many submissions are still unanswered");
     for one in silent.iter().filter(|one| one.message.topic.as_str() == "x") {
         bench.confirm(one.ticket);
     }
@@ -265,7 +265,7 @@ fn a_topic_that_stays_blocked_is_free_when_little_is_waited_for() {
     assert_eq!(
         bench.machine.load().blocked_topics,
         0,
-        "y was answered, little is waited for, and it stays blocked"
+        "y was answered and few submissions are unanswered, but it stays blocked"
     );
 }
 

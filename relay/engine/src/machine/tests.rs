@@ -231,7 +231,7 @@ fn a_topic_that_stays_blocked_without_a_probe_is_free_with_the_next_session() {
     bench.only_others_are_answered();
     assert_eq!(bench.machine.load().unanswered, half + 1);
     bench.confirm(silent[0].ticket);
-    assert_eq!(bench.machine.load().blocked_topics, 1, "too much is waited for");
+    assert_eq!(bench.machine.load().blocked_topics, 1, "too many submissions are still unanswered");
     bench.machine.session_started(MaxInFlightPerKey::One);
     assert_eq!(bench.machine.load().blocked_topics, 0);
 }

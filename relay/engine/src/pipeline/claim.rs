@@ -29,8 +29,8 @@ const STANDBY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The remedy for a second session that was not opened although the first one answers.
 const SESSIONS: &str = "another session of this relay does get answers, so check the session limits of the \
-    role, the database and the pooler (its pool size): a relay needs 2 sessions to lead, and 2 more for \
-    short times";
+    role, the database and the pooler (its pool size): a relay needs 2 sessions to lead, and briefly \
+    2 more";
 
 /// The epoch of the first lease of a name.
 const FIRST_EPOCH: i64 = 1;

@@ -10,6 +10,7 @@
 mod claim;
 #[cfg(test)]
 mod claim_tests;
+mod kept;
 mod status;
 
 use std::ops::ControlFlow;
@@ -22,6 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::claim::{Claim, Claimed, Open, Taken};
+pub use self::kept::{AfterFault, KeptEnd};
 pub use self::status::{Role, Status};
 use crate::chunking::Chunking;
 use crate::driver::{Ended, Lead, Observer};
@@ -42,6 +44,8 @@ pub struct Pipeline {
     settings: EngineOptions,
     hint: Arc<Notify>,
     status: watch::Sender<Status>,
+    /// Whether the present term has had a session with the broker.
+    session: watch::Sender<bool>,
     host: Runtime,
     observer: Option<Observer>,
     transactions: Option<Arc<dyn Transactions>>,
@@ -72,6 +76,7 @@ impl Pipeline {
             None => publishing.connector(),
         };
         let (status, _) = watch::channel(Status::of(Role::Starting));
+        let (session, _) = watch::channel(false);
         Self {
             name,
             holder,
@@ -80,6 +85,7 @@ impl Pipeline {
             settings,
             hint: Arc::new(Notify::new()),
             status,
+            session,
             host: Runtime::default(),
             observer: None,
             transactions: publishing.transactions().cloned(),
@@ -116,6 +122,13 @@ impl Pipeline {
         self.status.subscribe()
     }
 
+    /// Returns a receiver of whether this process has had a session with the broker since it took
+    /// the lease. Until then, nothing that waits has been tried.
+    #[must_use]
+    pub fn session(&self) -> watch::Receiver<bool> {
+        self.session.subscribe()
+    }
+
     /// Reports that the pipeline was refused before it ran, for the reason of an error.
     pub fn report_refusal(&self, reason: String, error: &LogError) {
         self.enter(Role::Refused { reason, remedy: error.remedy().map(str::to_owned) });
@@ -123,12 +136,11 @@ impl Pipeline {
 
     /// Reports that a bug in this program has ended the pipeline: how many times in a row, and the
     /// reason. `None` reports that the pipeline has run well since then.
-    pub fn report_faults(&self, fault: Option<(u32, String)>) {
+    fn report_faults(&self, fault: Option<(u32, String)>) {
         let Some((faults, reason)) = fault else {
             self.status.send_modify(|status| status.faults = 0);
             return;
         };
-        crate::telemetry::pipeline_fault(&self.name);
         let role = Role::Waiting { fault: Fault::Operator, reason, remedy: None };
         self.status.send_replace(Status { role, faults });
     }
@@ -220,6 +232,7 @@ impl Pipeline {
             ControlFlow::Break(ended) => return Ok(ended),
         };
         let Taken { mut reader, lease, asked_at, cursor } = taken;
+        self.session.send_replace(false);
         self.enter(Role::Leading { epoch: lease.epoch });
         let mut takeover = Takeover::new(checkpointer, lease, asked_at, self.settings.renew_interval());
         match reader.begin().await {
@@ -247,6 +260,7 @@ impl Pipeline {
             host: self.host.clone(),
             observer: self.observer.clone(),
             continued,
+            session: self.session.clone(),
         };
         Ok(lead.run().await)
     }

@@ -88,8 +88,14 @@ fn faults(name: &RelayName) -> Counter {
     counter!("relay_pipeline_faults_total", "relay" => name.as_str().to_owned())
 }
 
-/// Counts a bug in this program that ended a pipeline.
-pub(crate) fn pipeline_fault(name: &RelayName) {
+/// Reports a bug in this program that ended a pipeline for good.
+pub(crate) fn pipeline_ended(name: &RelayName, reason: &str) {
+    error!(relay = %name, "{reason}");
+}
+
+/// Reports a bug in this program that ended a run of a pipeline, which another one follows.
+pub(crate) fn pipeline_restarts(name: &RelayName, reason: &str, pause: Duration) {
+    error!(relay = %name, "{reason}; the pipeline restarts in {pause:.1?}, other pipelines continue");
     faults(name).increment(1);
 }
 

@@ -36,10 +36,10 @@ pub struct AuditFilter {
     pub actor: Option<String>,
     /// Only this action, one of [`ACTIONS`].
     pub action: Option<String>,
-    /// Only decisions about messages of this topic, or about the topic. Found by the decision's
-    /// own filter, or by the message as long as its log keeps it. Replays by id or key or of
-    /// everything name no topic: they are not found. Nor is a look at what an edit changed in a
-    /// message that the log no longer kept.
+    /// Only decisions about messages of this topic, or about the topic. Found by the decision's own
+    /// filter, or by the message as long as its log keeps it. Replays by id, by key or of
+    /// everything name no topic, so they are not found. Neither is a view of an edit, if the log no
+    /// longer kept the message at that time.
     pub topic: Option<String>,
     /// Only decisions at this time or later, by the clock of each database.
     pub from: Option<OffsetDateTime>,

@@ -1,9 +1,10 @@
 //! Combines the rows of an audit into lines while they are read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroU32;
 
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::line::AuditLine;
 use crate::cause::signature;
@@ -61,19 +62,25 @@ pub(super) struct Grouping {
     /// Whether every row is a line.
     pub(super) is_each: bool,
     last: Option<Group>,
+    /// The decisions with an id that were added. One of many messages is found in every slice that
+    /// has a row of it, with the number of all its messages each time.
+    added: HashSet<Uuid>,
 }
 
 impl Grouping {
     /// Creates it; with `is_each`, every row is a line.
     pub(super) fn new(is_each: bool) -> Self {
-        Self { is_each, last: None }
+        Self { is_each, last: None, added: HashSet::new() }
     }
 
     /// Adds a row, and whether it meets the condition that one message of a decision must meet.
     /// Consecutive rows about messages with the same operator, filter and reason are one decision;
-    /// an operation is always one by itself. Returns the previous decision, if this row ends it and
-    /// it meets the condition.
+    /// an operation is always one by itself. A decision with an id is added once. Returns the
+    /// previous decision, if this row ends it and it meets the condition.
     pub(super) fn add(&mut self, line: AuditLine, is_met: bool) -> Option<AuditLine> {
+        if line.decision.is_some_and(|decision| !self.added.insert(decision)) {
+            return None;
+        }
         if let Some(last) = self.last.as_mut().filter(|last| !self.is_each && is_of_one(&last.first, &line)) {
             last.add(&line, is_met);
             return None;
@@ -206,7 +213,7 @@ mod tests {
         assert_eq!(lines[0].outcome.as_deref(), Some("2 applied"));
     }
 
-    /// Goal: an operation that was asked for twice is two lines, also where the reading was cut.
+    /// Goal: an operation that was requested twice is two lines, even where the reading was cut.
     /// Oracle: the lines of two equal ones: a `forget` that was refused, and its repetition.
     #[test]
     fn an_operation_is_a_line_by_itself() {
@@ -222,6 +229,18 @@ mod tests {
         let mut grouping = Grouping::new(false);
         assert!(grouping.add(forget(1), true).is_none());
         assert_eq!(grouping.end(true), Some(forget(1)), "it has no messages that were not read");
+    }
+
+    #[test]
+    fn a_decision_that_is_found_in_two_slices_is_one_line() {
+        let decided = |id: i64, decision: u128| AuditLine {
+            messages: 5,
+            decision: Some(Uuid::from_u128(decision)),
+            ..line("ann", id, Some("all: 5 chosen"))
+        };
+        let lines = grouped(vec![decided(9, 1), decided(8, 2), decided(4, 1), decided(3, 2), decided(2, 3)]);
+        let found: Vec<_> = lines.iter().map(|line| line.decision.unwrap().as_u128()).collect();
+        assert_eq!(found, [1, 2, 3]);
     }
 
     /// Goal: a line does not collect the error of every message. Oracle: the kinds that it counts.

@@ -76,8 +76,8 @@ mod tests {
         OperateError::new(kind, "permission denied for table saga_audit")
     }
 
-    /// Goal: only a missing right on the audits of keys and sagas is no error. Oracle: the errors
-    /// that come back, and the text for people.
+    /// Goal: only a missing right on the audits of keys and sagas is not an error. Oracle: the
+    /// errors that come back, and the text for people.
     #[test]
     fn only_an_audit_that_was_never_granted_is_left_out() {
         let mut left_out = LeftOut::default();

@@ -88,7 +88,7 @@ pub async fn read(
         searched_back_to: None,
     };
     let parts = audits.parts();
-    // Databases that do not answer are waited for together.
+    // Waits for all databases that do not answer at the same time.
     let databases = parts.chunk_by(|one, other| is_with(Some(*one), *other));
     let mut answers = ahead(databases.map(|parts| of_database(&audits, parts, query)).collect());
     while let Some(answer) = answers.next().await {
@@ -119,7 +119,7 @@ struct Found {
 }
 
 /// Reads the audits of one place, one after the other. If it does not answer the first one, the
-/// others are not asked for.
+/// others are not requested.
 async fn of_database(audits: &Audits<'_>, parts: &[Part], query: &AuditQuery) -> Vec<Found> {
     let mut all = Vec::with_capacity(parts.len());
     let mut lost = None;
@@ -153,8 +153,7 @@ pub(crate) fn gone(part: Part, error: &OperateError) -> Option<Part> {
     is_whole.then_some(part)
 }
 
-/// Returns whether an audit is in the database of one that does not answer, which is enough to
-/// know.
+/// Returns whether an audit is in the same database as one that does not answer.
 pub(crate) fn is_with(lost: Option<Part>, part: Part) -> bool {
     match (lost, part) {
         (Some(Part::Messages(one)), Part::Operations(other))

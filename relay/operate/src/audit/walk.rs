@@ -98,7 +98,7 @@ pub(crate) struct Walk {
 }
 
 /// Maximum number of rows of an outbox's audit that one reading looks through.
-const LOOKED_THROUGH_MAX: u32 = 1_000_000;
+const LOOKED_THROUGH_MAX: u32 = if cfg!(test) { 20 } else { 1_000_000 };
 /// The number for the first statement, and the maximum for each. More rows are looked through where
 /// they belong to few decisions.
 const LOOKED_THROUGH_FIRST: u32 = 1_000;
@@ -111,8 +111,8 @@ const DECISIONS_AT_ONCE: u32 = 500;
 const TABLE_ROWS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999);
 
 impl Walk {
-    /// Creates the reading of at most `rows_max` rows; of all rows without it. With `is_each`,
-    /// every row is a line.
+    /// Creates a walk that reads at most `rows_max` rows, or all rows if it is `None`. With
+    /// `is_each`, every row is a line.
     pub(crate) fn new(part: Part, rows_max: Option<NonZeroU32>, is_each: bool) -> Self {
         let is_of_table = matches!(part, Part::Keys(_) | Part::Sagas(_));
         let rows_max = rows_max.map(|max| if is_of_table { max.min(TABLE_ROWS_MAX) } else { max });
@@ -189,7 +189,10 @@ impl Walk {
         self.is_at_end = slice.next.is_none();
         self.slices.before = slice.next.unwrap_or(self.slices.before);
         let lines = slice.decisions.into_iter().map(|audited| AuditLine::of_audited(place, audited));
-        Ok(lines.filter_map(|line| self.add(line, true)).collect())
+        let lines = lines.filter_map(|line| self.add(line, true)).collect();
+        // Where few decisions match, or none does, many others were looked through.
+        self.last_at = slice.seen_back_to.or(self.last_at);
+        Ok(lines)
     }
 
     async fn read(&self, audits: &Audits<'_>, rows: NonZeroU32) -> Result<Vec<Found>, OperateError> {
@@ -314,7 +317,7 @@ async fn sagas(
 
 impl Found {
     /// Creates the row of a decision about a key or a saga. These have no topic, so they are not
-    /// read if one is asked for.
+    /// read if a topic is requested.
     fn of_table(number: i64, line: AuditLine) -> Self {
         Self { number, line, is_here: true, is_met: true }
     }
@@ -338,11 +341,12 @@ mod tests {
 
     use super::*;
     use crate::operator::Role;
+    use crate::sample::Sample;
     use crate::tables::Tables;
 
-    /// Goal: an error of the audits of keys and sagas names their database, and one that cannot be
-    /// opened does not read as one without such tables. Oracle: the errors for a file that does not
-    /// exist, and the lines of an empty one.
+    /// Goal: an error of the audits of keys and sagas names their database, and a database that
+    /// cannot be opened is not reported as one without such tables. Oracle: the errors for a file
+    /// that does not exist, and the lines of an empty one.
     #[tokio::test]
     async fn a_database_of_keys_and_sagas_that_cannot_be_opened_is_named() {
         let folder = tempfile::tempdir().unwrap();
@@ -371,5 +375,31 @@ mod tests {
                 (part, read) => panic!("{}: {read:?}", audits.owner(part)),
             }
         }
+    }
+
+    /// Goal: an operator learns how far back the audit was searched, also where none of what was
+    /// searched matches. Oracle: the time of the oldest record among those of the limit.
+    #[tokio::test]
+    async fn a_search_that_finds_nothing_says_how_far_it_went() {
+        let sample = Sample::open().await;
+        let rows = 2 * LOOKED_THROUGH_MAX;
+        sample
+            .run(&format!(
+                "INSERT INTO outbox_audit (actor, note, action, relay, id, message_id, at) \
+                 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+                 SELECT iif(i = 1, 'bob', 'ann'), 'a test', 'requeue', 'orders', i, \
+                 '019f0000-0000-7000-8000-00000000000a', i * 1000000 FROM n"
+            ))
+            .await;
+        let operator = Operator::new("eve", Role::Viewer);
+        let places = Places::new().outbox(&sample.pipeline);
+        let filter = AuditFilter { actor: Some(String::from("bob")), ..AuditFilter::default() };
+        let audits = Audits { places: &places, tables: &[], operator: &operator, filter: &filter };
+        let mut walk = Walk::new(Part::Messages(0), Some(NonZeroU32::MIN), false);
+        while let Some(lines) = walk.next(&audits).await.unwrap() {
+            assert_eq!(lines, []);
+        }
+        let seen = OffsetDateTime::from_unix_timestamp(i64::from(rows - LOOKED_THROUGH_MAX) + 1).unwrap();
+        assert_eq!(walk.cut_at(), Some(seen));
     }
 }

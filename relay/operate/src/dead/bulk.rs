@@ -90,7 +90,7 @@ pub struct BulkReport {
     /// Number of messages whose outcome is unknown, because the database's answer was lost.
     pub unknown: u64,
     /// The other operators who decided about messages of this decision since these were chosen, as
-    /// far as the first refusals tell.
+    /// far as the first refusals show.
     pub decided_by: BTreeSet<String>,
     /// The first refusals, with their reasons.
     pub refusals: Vec<Refusal>,

@@ -50,8 +50,8 @@ impl<'a> Choosing<'a> {
         let mut away = places.away.clone();
         let filter = self.filter;
         let is_asked = |key: &PlaceKey| self.as_of.is_none_or(|as_of| as_of.0.contains_key(key));
-        // All places are asked for their time first, so that those which do not answer are waited
-        // for together. The rest is read one after the other, because of the limit over all.
+        // All places are asked for their time first, so that the waits for those that do not answer
+        // overlap. The rest is read one after the other, because of the limit over all.
         let outboxes = places.outboxes.iter().enumerate().filter(|_| filter.takes_outboxes());
         let outboxes: Vec<_> = outboxes.filter(|(_, place)| is_asked(&outbox_key(&place.pipeline))).collect();
         let takes = |place: &InboxPlace| filter.takes_inboxes() && filter.takes_place(place);

@@ -306,6 +306,7 @@ async fn decide_entries(
             Err(
                 error @ (DecideError::NotDead { .. }
                 | DecideError::NoSuchEntry { .. }
+                | DecideError::Edited { .. }
                 | DecideError::Trying { .. }),
             ) if explained < EXPLAINED_MAX => {
                 explained += 1;

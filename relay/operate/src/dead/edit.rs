@@ -42,6 +42,8 @@ pub struct Editable {
     pub headers: Option<Headers>,
     /// Whether an operator has edited it before.
     pub was_edited: bool,
+    /// The last error, for which it is edited.
+    pub error: Option<String>,
 }
 
 impl std::fmt::Debug for Editable {
@@ -123,7 +125,7 @@ pub async fn editable(
             pipeline: place.pipeline.to_string(),
             id: entry.id.0,
             message_id: entry.message_id,
-            as_of: parked.changed_at,
+            as_of: parked.edited_at.map_or(parked.changed_at, |edited_at| edited_at.max(parked.changed_at)),
             digest,
         },
         topic: entry.topic,
@@ -132,7 +134,8 @@ pub async fn editable(
         payload_bytes: found.payload_bytes,
         headers: headers(&found),
         payload: found.payload,
-        was_edited: parked.is_edited,
+        was_edited: parked.edited_at.is_some(),
+        error: parked.error.clone(),
     })
 }
 
@@ -215,7 +218,7 @@ async fn sent_before(
     Err(refused.with_help("nothing was changed now: show the message again"))
 }
 
-/// Returns whether an edit has left what a form asks for.
+/// Returns whether an edit has produced the content that a form requests.
 fn has_made(corrected: &Corrected, kept: &EditRecord) -> bool {
     let payload = match &corrected.payload {
         Some(payload) => kept.payload_after.as_ref() == Some(payload),
@@ -251,7 +254,7 @@ pub(super) async fn one<'a>(
         }
     }
     if found.len() > 1 {
-        let text = format_args!("{} messages of the outboxes are called {asked}", found.len());
+        let text = format_args!("{} messages of the outboxes match {asked}", found.len());
         return Err(OperateError::refused(text, "name the pipeline"));
     }
     found.pop().ok_or_else(|| {

@@ -36,12 +36,12 @@ pub struct PastEdit {
 /// The content of a message in the audit. `Debug` prints no content.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 pub struct KeptContent {
-    /// The payload as text; `None` when it is no UTF-8, or larger than 64 KiB.
+    /// The payload as text; `None` when it is not UTF-8, or larger than 64 KiB.
     #[serde(serialize_with = "as_text")]
     pub payload: Option<Vec<u8>>,
     /// The size of the payload in bytes; `None` when it is larger than 64 KiB.
     pub payload_bytes: Option<u64>,
-    /// The headers; `None` when they are larger than 64 KiB, or those of no valid message.
+    /// The headers; `None` when they are larger than 64 KiB, or not those of a valid message.
     pub headers: Option<Headers>,
     /// The SHA-256 of payload and headers, in hexadecimal.
     pub digest: Option<String>,
@@ -80,13 +80,14 @@ pub async fn edits(
     signed.check("view payloads")?;
     let mut found = Vec::new();
     for (place, message) in edited_at(places, asked).await? {
+        let mut is_noted = false;
         let of_place = |error: OperateError| error.about(&place.pipeline);
         let records = place.log.audit_of(&place.pipeline, message, LOOK_BACK).await;
         let records = records.map_err(|error| of_place(error.into()))?;
         for record in records.into_iter().filter(|record| record.action == "edit") {
             let kept = place.log.edit(&place.pipeline, record.number).await;
             if let Some(kept) = kept.map_err(|error| of_place(error.into()))? {
-                if found.is_empty() {
+                if !std::mem::replace(&mut is_noted, true) {
                     note(place, signed, &format!("edits of {message}"), &kept).await.map_err(of_place)?;
                 }
                 found.push(past(record, kept));

@@ -108,7 +108,7 @@ pub struct DeadMessage {
     /// The time since which it waits.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
-    /// The time when its state last changed.
+    /// The time when its state last changed, or an operator last edited it.
     #[serde(serialize_with = "seconds::serialize")]
     pub changed_at: OffsetDateTime,
     #[serde(skip)]

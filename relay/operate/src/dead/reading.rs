@@ -72,8 +72,8 @@ impl<'a> Reading<'a> {
         };
         let outboxes = places.outboxes.iter().enumerate().skip(first);
         let outboxes: Vec<_> = outboxes.filter(|_| filter.takes_outboxes() && from_inbox.is_none()).collect();
-        // They are asked for their time first, so that those which do not answer are waited for
-        // together. The rest is read one after the other, because of the limits over all.
+        // They are asked for their time first, so that the waits for those that do not answer
+        // overlap. The rest is read one after the other, because of the limits over all.
         let looks = outboxes.iter().map(|(_, place)| place.now()).collect();
         for ((number, place), now) in outboxes.iter().zip(in_turns(looks).await) {
             if let Err(error) = self.outbox(*number, place, from, now).await {

@@ -1,4 +1,4 @@
-//! The messages of a decision about everything that a filter takes, without their contents.
+//! The messages of a decision about everything that a filter selects, without their contents.
 
 use inbox::SeenLetter;
 use outbox_log::admin::ChosenEntry;
@@ -81,8 +81,8 @@ impl SelectedPart {
         self.entries.push(entry);
     }
 
-    /// Adds an entry that its relay retries without success until an operator acts. One that was
-    /// dead when it was confirmed is another one.
+    /// Adds an entry that its relay retries without success until an operator acts. An entry that
+    /// was dead when it was confirmed counts as another one.
     pub(super) fn add_waiting(&mut self, entry: ChosenEntry, since: OffsetDateTime) {
         self.matched.add((entry.id.0, &entry.message_id, "retrying"));
         self.oldest = Some(self.oldest.unwrap_or(since).min(since));
@@ -167,7 +167,7 @@ pub async fn select(
     Ok(choosing.done(away))
 }
 
-/// Refuses to discard only these of the messages that a filter takes, if some are of an inbox:
+/// Refuses to discard only a part of the messages that a filter selects, if some are in an inbox:
 /// messages held behind them would take effect, although they were to be discarded too.
 fn check_part(change: &Change, more: bool, parts: &[SelectedPart]) -> Result<(), OperateError> {
     let is_safe = *change != Change::Discard || parts.iter().all(|part| part.letters.is_empty());

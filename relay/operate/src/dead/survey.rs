@@ -154,8 +154,8 @@ struct Counting<'a> {
 }
 
 impl Counting<'_> {
-    /// Adds the numbers of a place. The database cannot compare signatures: if the sample has
-    /// errors that only look alike, only the others of the sample are counted.
+    /// Adds the numbers of a place. The database cannot compare signatures: if it also found errors
+    /// with a different signature, only the matching errors of the sample are counted.
     fn add(&mut self, counted: Counted) {
         let (mut taken, mut refused) = (0, false);
         for part in counted.parts {

@@ -3,19 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use message::MessageId;
 #[cfg(feature = "kafka")]
 use message::loopback::is_loopback;
 use migrations::Dialect;
 use outbox::connect::dialect_of;
-use outbox_log::ExceptionState::{Discarded, Scheduled};
-use outbox_log::LogError;
-use outbox_log::admin::ParkedCount;
+use outbox_log::ExceptionState::{Dead, Discarded, Scheduled};
+use outbox_log::admin::{LogAdmin, ParkedCount};
+use outbox_log::{EntryId, LogError, RelayName};
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::gather::{self, Unreachable};
 use super::grants::examine_grants;
 use super::horizon::{self, Horizon};
+use super::inbox_order;
 use super::reach::{failed, reach_broker};
 use super::report::{CheckState, Finding, PipelineReport};
 use super::{facts, relays, scheduled, sqlite};
@@ -111,6 +113,7 @@ pub async fn examine(
     }
     let inboxes = in_turns(inboxes.into_iter().map(gather::inbox::gather).collect()).await;
     checks.extend(horizon::check(&horizons, &inboxes));
+    checks.extend(inbox_order::check(&inboxes));
     if let Some(longest) = longest_wait(pipeline).await {
         checks.extend(horizon::waiting(longest, &inboxes));
     }
@@ -197,8 +200,8 @@ async fn refusal(pipeline: &PipelineConfig) -> Result<Option<String>, Unreachabl
     }
 }
 
-/// Returns how long the message that has waited longest has waited. Returns `None` on an error,
-/// which other checks report.
+/// Returns how long the message that has waited longest has waited since it was enqueued. Returns
+/// `None` on an error, which other checks report.
 async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let options = pipeline.database.options().clone();
     let log = outbox_log::admin::open(pipeline.database.address(), pipeline.source.clone(), options).ok()?;
@@ -207,7 +210,18 @@ async fn longest_wait(pipeline: &PipelineConfig) -> Option<Duration> {
     let is_late = |parked: &&ParkedCount| !matches!(parked.state, Scheduled | Discarded);
     let parked = own.parked.iter().filter(is_late).map(|parked| parked.longest).max();
     let waiting = own.backlog.oldest_waiting().map(|(_, age)| age);
-    Some(parked.max(waiting).unwrap_or_default())
+    let dead = timeout(DATABASE_TIME_LIMIT, age_of_dead(log.as_ref(), &pipeline.name)).await.ok()?.ok()?;
+    Some(parked.max(waiting).max(dead).unwrap_or_default())
+}
+
+/// Returns the age of the id of the first dead message. It has been dead for less time than that.
+async fn age_of_dead(log: &dyn LogAdmin, name: &RelayName) -> Result<Option<Duration>, LogError> {
+    let first = log.list(name, Dead, EntryId::default(), 1).await?.into_iter().next();
+    let Some(id) = first.and_then(|entry| entry.message_id.parse::<MessageId>().ok()) else {
+        return Ok(None);
+    };
+    let now = log.desk(name).now().await?;
+    Ok(Duration::try_from(now - id.generated_at()).ok())
 }
 
 /// Checks how long the outbox keeps published messages.
@@ -240,6 +254,11 @@ fn broker_tls(broker: &Broker) -> Finding {
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => {
             let encrypted = config.endpoint_url.as_ref().is_none_or(|url| url.starts_with("https:"));
+            (encrypted, encrypted, !config.allow_plaintext)
+        }
+        #[cfg(feature = "http")]
+        Broker::Http(config) => {
+            let encrypted = config.is_encrypted();
             (encrypted, encrypted, !config.allow_plaintext)
         }
         Broker::Given { .. } => return Finding::unknown("tls", "broker", NOT_KNOWN, ASK_THE_SERVICE),
@@ -304,6 +323,12 @@ async fn broker(
             }
             Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
         },
+        #[cfg(feature = "http")]
+        Broker::Http(config) => match brokers::http::inspect(config, topics).await {
+            // An endpoint keeps nothing that it could deliver again.
+            Ok(facts) => (super::http::check(&facts, config), Vec::new()),
+            Err(error) => (vec![unreachable(pipeline, &error).await], Vec::new()),
+        },
         Broker::Given { .. } => {
             let finding = Finding::unknown("connection", "broker", NOT_KNOWN, ASK_THE_SERVICE);
             (vec![finding], Vec::new())
@@ -342,7 +367,9 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
     Some(super::transactions::Known { topic, number: transaction.number })
 }
 
-/// Adds the findings that every broker's answer allows.
+/// Adds the findings that every broker's answer allows. HTTP endpoints are many and answer for
+/// themselves only.
+#[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
     let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
     let mut checks = vec![Finding::pass("connection", "broker", "reachable")];
@@ -362,7 +389,31 @@ async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -
 
 #[cfg(test)]
 mod tests {
+    use time::OffsetDateTime;
+
     use super::*;
+    use crate::sample::Sample;
+
+    /// Goal: a dead message is seen to become too old for its inbox before it is requeued, however
+    /// late it died. Oracle: the age of its id.
+    #[tokio::test]
+    async fn a_dead_message_has_waited_since_it_was_enqueued() {
+        const DAYS: Duration = Duration::from_secs(12 * 86_400);
+        let sample = Sample::open().await;
+        sample
+            .run(r#"INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{"base":"9","progress":null}')"#)
+            .await;
+        assert_eq!(longest_wait(&sample.pipeline).await, Some(Duration::ZERO));
+        let id = MessageId::floor(OffsetDateTime::now_utc() - DAYS).unwrap();
+        sample
+            .run(&format!(
+                "INSERT INTO outbox_exception (relay, id, message_id, topic, state, fault, attempts) \
+                 VALUES ('orders', 7, '{id}', 'orders', 'dead', 'message', 10)"
+            ))
+            .await;
+        let longest = longest_wait(&sample.pipeline).await.unwrap();
+        assert!(longest >= DAYS && longest < DAYS + Duration::from_secs(3_600), "{longest:?}");
+    }
 
     #[test]
     fn an_outbox_that_grows_forever_is_reported() {

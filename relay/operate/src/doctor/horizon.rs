@@ -7,6 +7,10 @@ use super::report::{CheckState, Finding};
 use super::text::age;
 
 /// How long a place keeps messages.
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    allow(dead_code, reason = "HTTP endpoints keep nothing")
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Redelivers {
     /// At most this long after they were published.
@@ -22,6 +26,10 @@ pub(crate) enum Redelivers {
 }
 
 /// A place that can redeliver messages.
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq", feature = "sqs")),
+    allow(dead_code, reason = "HTTP endpoints keep nothing")
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Horizon {
     /// The topic.
@@ -156,6 +164,7 @@ mod tests {
             remembers: Ok(Some(remembers)),
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         let place = |topic: &str| Horizon {
             topic: topic.to_owned(),
@@ -183,6 +192,7 @@ mod tests {
             remembers: Err(unread),
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         assert_eq!(check(&[], std::slice::from_ref(&inbox))[0].state, CheckState::Fail);
         let ahead =
@@ -213,6 +223,7 @@ mod tests {
             remembers,
             begins_in: None,
             lost_days: Vec::new(),
+            letter_numbers: None,
         };
         let of = |longest| waiting(longest, &[inbox(Ok(Some(14 * DAY))), inbox(Ok(None))]);
         for (days, state) in

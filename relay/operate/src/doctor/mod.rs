@@ -15,9 +15,10 @@
 //! | `relays` | the check for relays that no process runs |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
-//! | `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
+//! | `http`, `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |
 //! | `transactions` (feature `kafka`) | checks of the prerequisites of Kafka transactions |
 //! | `horizon` | how long a broker can redeliver, compared with what inboxes remember |
+//! | `inbox_order` | the check of the order of dead letters |
 //! | `schema` | the check of the schema's versions |
 //! | `checklist` | the go-live checklist |
 //! | `reach` | the quick checks: whether database and broker let the relay in |
@@ -32,6 +33,9 @@ mod facts;
 mod gather;
 mod grants;
 mod horizon;
+#[cfg(feature = "http")]
+mod http;
+mod inbox_order;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "postgres")]
@@ -54,5 +58,6 @@ pub use checklist::{ChecklistItem, checklist};
 pub use examine::{DoctorOptions, examine};
 pub use facts::RoleNames;
 pub use grants::examine_grants;
+pub use inbox_order::examine_inbox_order;
 pub use reach::{reach, reach_broker, reach_database, reach_inbox};
 pub use report::{CheckState, Finding, PipelineReport};

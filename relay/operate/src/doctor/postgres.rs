@@ -85,7 +85,7 @@ fn sequence(sequence: Option<&IdSequence>) -> Finding {
     }
     if increment < 1 {
         wrong.push(format!("INCREMENT BY {increment}"));
-        why.push("ids go back, and producers get ids that rows have");
+        why.push("ids descend, and producers get ids that are already in use");
     }
     if maximum != i64::MAX {
         wrong.push(format!("MAXVALUE {maximum}"));

@@ -24,8 +24,8 @@ pub(crate) fn check(facts: &SqliteFacts) -> Vec<Finding> {
 
 /// The file does not store the setting: every connection has its own, and no other one can see it.
 fn durability() -> Finding {
-    let measured = "transactions that the toolkit begins wait for the disk (PRAGMA synchronous = FULL); those of a \
-        service's own wait if it sets that itself";
+    let measured = "transactions that the toolkit begins wait for the disk (PRAGMA synchronous = FULL); those that \
+        the service begins wait only if it sets that itself";
     Finding::pass("durability", DATABASE, measured)
 }
 

@@ -4,7 +4,7 @@ use csv::{Terminator, WriterBuilder};
 
 use crate::text::harmless;
 
-/// The first characters that make a spreadsheet take a cell for a formula; the last four are wide
+/// The first characters with which a spreadsheet reads a cell as a formula; the last four are wide
 /// forms of the first ones.
 const FORMULA: [char; 10] = ['=', '+', '-', '@', '\t', '\n', '＝', '＋', '－', '＠'];
 
@@ -20,7 +20,7 @@ pub(super) fn cell(text: &str) -> String {
             shown.push('\'');
         }
         shown.push(c);
-        // A quote inside a cell may be the first character of what such a program takes for one.
+        // A quote inside a cell may begin what such a program reads as a cell of its own.
         begins = matches!(c, ';' | '\t' | '\n') || (begins && c == '"');
     }
     shown

@@ -38,7 +38,7 @@ pub struct ReplayOptions {
     /// Stops the replay after the batch in progress.
     pub stop: CancellationToken,
     /// The id of the form by which the replay begins, a UUID of version 7. The audit notes it: a
-    /// form that is sent twice begins one replay, in whatever process.
+    /// form that is sent twice begins one replay, in any process.
     pub form: Option<Uuid>,
 }
 

@@ -11,8 +11,6 @@ use message::{
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Timeout for connecting: DNS, TCP, TLS, authentication.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the next receipt of messages that were handed over.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum duration of an outage without a confirmation.
@@ -127,7 +125,7 @@ impl Session {
             return Ok(open);
         }
         let (sender, receipts) = Receipts::channel();
-        match timeout(CONNECT_TIMEOUT, self.connector.connect(sender)).await {
+        match timeout(self.connector.connect_max(), self.connector.connect(sender)).await {
             Ok(publisher) => Ok((publisher?, receipts)),
             Err(_) => Err(silent(self.connector.destination())),
         }
@@ -249,5 +247,32 @@ mod tests {
         let lost: fn() -> PublishError = || PublishError::session_lost("gone");
         let (_, result) = run(MaxInFlightPerKey::One, vec![("a1", lost); 1_000]).await;
         assert_eq!(result.unwrap_err().places, [0, 2]);
+    }
+
+    /// A broker that takes 40 s to open a session, as behind many steps with their own limits.
+    struct Slow;
+
+    #[async_trait::async_trait]
+    impl Connector for Slow {
+        fn destination(&self) -> &str {
+            "slow"
+        }
+
+        fn connect_max(&self) -> Duration {
+            Duration::from_secs(90)
+        }
+
+        async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
+            tokio::time::sleep(Duration::from_secs(40)).await;
+            let per_key = MaxInFlightPerKey::Pipelined;
+            let fake = Fake { per_key, stored: Mutex::default(), failures: Mutex::default() };
+            ScriptedBroker(Arc::new(fake)).connect(receipts).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_waited_for_as_long_as_the_relay_waits() {
+        let batch = [message(None, "n")];
+        assert!(Session::new(Arc::new(Slow)).publish(&batch).await.is_ok());
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use brokers::InvalidSetting;
+#[cfg(feature = "http")]
+use brokers::http;
 #[cfg(feature = "kafka")]
 use brokers::kafka;
 #[cfg(feature = "rabbitmq")]
@@ -25,6 +27,9 @@ pub enum Broker {
     /// Amazon SQS.
     #[cfg(feature = "sqs")]
     Sqs(Box<sqs::Config>),
+    /// HTTP endpoints.
+    #[cfg(feature = "http")]
+    Http(Box<http::Config>),
     /// A connector that a service gave to its relay; its settings are unknown here.
     Given {
         /// How messages are published.
@@ -48,6 +53,8 @@ impl Broker {
             Self::Rabbitmq(config) => Arc::new(rabbitmq::Connector::new(config)?),
             #[cfg(feature = "sqs")]
             Self::Sqs(config) => Arc::new(sqs::Connector::new(config)?),
+            #[cfg(feature = "http")]
+            Self::Http(config) => Arc::new(http::Connector::new(config)?),
             Self::Given { publishing: Publishing::Plain(connector), .. } => Arc::clone(connector),
             // A second session would fence the relay, and nothing would commit its messages.
             Self::Given { .. } => {
@@ -107,6 +114,12 @@ impl Broker {
             Self::Rabbitmq(_) => PayloadEncoding::Raw,
             #[cfg(feature = "sqs")]
             Self::Sqs(_) => PayloadEncoding::Base64,
+            // In structured mode, a payload that is not JSON is base64.
+            #[cfg(feature = "http")]
+            Self::Http(config) => match config.mode {
+                http::Mode::Binary => PayloadEncoding::Raw,
+                http::Mode::Structured => PayloadEncoding::Base64,
+            },
             Self::Given { .. } => PayloadEncoding::Raw,
         }
     }
@@ -126,6 +139,10 @@ impl Broker {
             #[cfg(feature = "sqs")]
             Self::Sqs(config) => {
                 SizeLimit { destination: "SQS (sqs.message_bytes_max)", ..config.size_limit() }
+            }
+            #[cfg(feature = "http")]
+            Self::Http(config) => {
+                SizeLimit { destination: "HTTP (http.message_bytes_max)", ..config.size_limit() }
             }
             Self::Given { size_limit, .. } => *size_limit,
         }

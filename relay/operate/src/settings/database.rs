@@ -5,7 +5,7 @@ use std::path::Path;
 use brokers::{InvalidSetting, Secret};
 use migrations::{Dialect, Identifier};
 #[cfg(feature = "postgres")]
-use outbox::connect::postgres_options;
+use outbox::connect::Hosts;
 use outbox::connect::{InvalidUrl, dialect_of, sqlite_options};
 use outbox_log::Address;
 use outbox_log::LogOptions;
@@ -112,7 +112,7 @@ impl Database {
                 let _ = options;
             }
             #[cfg(feature = "postgres")]
-            Dialect::Postgres => postgres_options(url, options.allow_plaintext).map(drop)?,
+            Dialect::Postgres => Hosts::of(url, options.allow_plaintext).map(drop)?,
             Dialect::Sqlite => sqlite_options(url).map(drop)?,
         }
         Ok(dialect)

@@ -36,7 +36,7 @@ pub struct Wait {
     pub cause: Option<Cause>,
     /// Its duration.
     pub lasts: Option<Duration>,
-    /// Whether it ends by itself, or keeps no message yet.
+    /// Whether it ends by itself, or holds back no message yet.
     pub passes: bool,
 }
 
@@ -64,7 +64,13 @@ impl PipelineStatus {
         let verb = if is_away { "does not answer" } else { "cannot be read" };
         let problem = self.problem.as_deref().unwrap_or("unknown reason");
         // The sentence says it already.
-        let problem = problem.strip_prefix("the database is not available: ").unwrap_or(problem);
+        let said = [
+            "the database is not available: ",
+            "it could not connect: ",
+            "error communicating with database: ",
+        ];
+        let problem =
+            said.iter().fold(problem, |problem, said| problem.strip_prefix(said).unwrap_or(problem));
         match &self.location {
             Some(location) => format!("the database {location} {verb}: {problem}"),
             None => format!("the database {verb}: {problem}"),
@@ -319,7 +325,10 @@ mod tests {
     fn a_database_that_does_not_answer_is_named() {
         let mut away = PipelineStatus {
             state: PipelineState::Unknown,
-            problem: Some(String::from("the database is not available: connection refused")),
+            problem: Some(String::from(
+                "the database is not available: it could not connect: error communicating with database: \
+                 connection refused",
+            )),
             location: Some(String::from("db.internal:5432/shop")),
             ..PipelineStatus::of("orders", None, None)
         };

@@ -207,7 +207,8 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
     for (place, extent) in places.outboxes.iter().zip(in_turns(looks).await) {
         let Ok(extent) = extent else { continue };
         if let Err(error) = extent.check_whole() {
-            let whose = format_args!("{asked} was not found, and {} is not whole", place.pipeline);
+            let whose =
+                format_args!("{asked} was not found, and the log of {} is incomplete", place.pipeline);
             return OperateError::from(error).about(whose);
         }
         let Some(expired) = extent.expired_through else { continue };

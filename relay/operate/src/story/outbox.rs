@@ -147,7 +147,7 @@ pub(super) async fn outbox_part(
         }),
         failures: parked.map(FailedAttempts::of).unwrap_or_default(),
         parked_since: parked.map(|parked| parked.since),
-        edited: parked.is_some_and(|parked| parked.is_edited) || entry.is_edited,
+        edited: parked.is_some_and(|parked| parked.edited_at.is_some()) || entry.is_edited,
         in_log: entry.is_in_log,
         topic: entry.topic,
         key: entry.key,
@@ -182,8 +182,8 @@ impl Cursor {
     }
 }
 
-/// Returns the state of an entry. Without an extent, whose history the cursor belongs to is not
-/// known.
+/// Returns the state of an entry. Without an extent, it is not known to which history the cursor
+/// belongs.
 pub(crate) fn state(place: &OutboxPlace, entry: &FoundEntry, extent: Option<&Extent>) -> MessageState {
     match &entry.parked {
         Some(parked) => parked.state.into(),
@@ -207,7 +207,8 @@ fn by_cursor(cursor: &Cursor, is_passed: bool, is_left_out: bool) -> MessageStat
     }
 }
 
-/// The reason for an entry that the cursor has passed, while nobody could ask whose cursor it is.
+/// The reason for an entry that the cursor has passed, while it is not known to which history the
+/// cursor belongs.
 const UNREAD: &str = "the relay's cursor has passed it, but whether the cursor belongs to this server could not be read: look again";
 
 /// Returns why an entry waits.
@@ -257,8 +258,8 @@ fn because(
 mod tests {
     use super::*;
 
-    /// Goal: nothing is called published by a cursor of which it could not be read whose it is, as
-    /// after a restore. Oracle: the table of states.
+    /// Goal: a message does not count as published because of a cursor whose history could not be
+    /// read, as after a restore. Oracle: the table of states.
     #[test]
     fn a_passed_entry_is_published_only_by_a_cursor_of_this_server() {
         use Cursor::{OfAnother, OfThisServer, Unread};

@@ -150,7 +150,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Looks from another session.
+    /// Checks from another session whether the first one still works.
     async fn look(&self) -> Look {
         let url = match self.inbox.url.load("verify.inbox.url") {
             Ok(url) => url,

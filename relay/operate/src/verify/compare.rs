@@ -1,7 +1,7 @@
 //! The comparison of one pipeline: reads everything, reconciles each message, and checks again
 //! whatever looks wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use inbox::reconcile::Unfinished;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::bounded::{InboxIds, OutboxRows};
 use super::range::Range;
-use super::reconcile::{Context, InboxContext, Kind, MessageState, Reconciled, Seen};
+use super::reconcile::{Committed, Context, InboxContext, Kind, MessageState, Reconciled, Seen};
 use super::report::{Compared, InboxCounts};
 use super::sources::{self, BrokerRead, PAGE_ROWS, Reading};
 use super::spool::{At, Spool};
@@ -76,9 +76,17 @@ impl Comparison<'_> {
             return Err(OperateError::new(OperateErrorKind::Broken, message).with_help(help));
         }
         self.examine(&mut open, suspects, &mut compared).await?;
+        // Before the outbox was read, its topics were not known.
+        let is_unasked = |inbox: &InboxContext| inbox.committed.as_ref().is_some_and(BTreeMap::is_empty);
+        if open.context.inboxes.iter().any(is_unasked) {
+            self.read_committed(&mut open).await?;
+        }
         for (inbox, context) in compared.inboxes.iter_mut().zip(&open.context.inboxes) {
-            let mut committed = context.committed.iter().flat_map(|topics| topics.values());
-            inbox.is_group_known = committed.any(|partitions| !partitions.is_empty());
+            // In an empty outbox there is no topic to ask about.
+            let is_known = |topics: &Committed| {
+                topics.is_empty() || topics.values().any(|partitions| !partitions.is_empty())
+            };
+            inbox.is_group_known = inbox.group.is_some() && context.committed.as_ref().is_some_and(is_known);
             inbox.is_unopened = context.is_unopened;
         }
         compared.records =

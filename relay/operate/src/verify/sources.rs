@@ -242,6 +242,8 @@ pub(super) fn unreadable(broker: &Broker) -> Option<&'static str> {
         Broker::Rabbitmq(_) => Some("RabbitMQ has no log that can be read"),
         #[cfg(feature = "sqs")]
         Broker::Sqs(_) => Some("SQS has no log that can be read"),
+        #[cfg(feature = "http")]
+        Broker::Http(_) => Some("HTTP endpoints have no log that can be read"),
         Broker::Given { .. } => Some("the settings of its broker are not known here"),
     }
 }

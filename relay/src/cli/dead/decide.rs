@@ -97,7 +97,7 @@ pub struct Edit {
     accept_invalid_json: bool,
 
     /// Only if the message has not changed after this time, "changed at" in `relay dead show`: an
-    /// edit that somebody made meanwhile is not overwritten.
+    /// edit that was made meanwhile is not overwritten.
     #[arg(long, value_name = "TIME")]
     unchanged_since: Option<Moment>,
 

@@ -47,13 +47,18 @@ fn told(edit: &PastEdit) -> String {
         ("actor", Some(edit.actor.clone())),
         ("note", Some(edit.note.clone())),
     ];
-    if edit.before.headers == edit.after.headers {
+    // Of content that is not kept, only the digests can be compared.
+    let before = edit.before.digest.as_ref();
+    let is_same = before.is_some() && before == edit.after.digest.as_ref();
+    let are_kept = edit.before.headers.is_some() || edit.after.headers.is_some();
+    if edit.before.headers == edit.after.headers && (are_kept || is_same) {
         lines.push(("headers", Some(headers(&edit.after))));
     } else {
         lines.push(("headers before", Some(headers(&edit.before))));
         lines.push(("headers after", Some(headers(&edit.after))));
     }
-    if edit.before.payload == edit.after.payload {
+    let is_kept = edit.before.payload.is_some() || edit.after.payload.is_some();
+    if edit.before.payload == edit.after.payload && (is_kept || is_same) {
         lines.push(("payload", Some(payload(&edit.after))));
     } else {
         lines.push(("payload before", Some(payload(&edit.before))));
@@ -78,13 +83,13 @@ fn payload(kept: &KeptContent) -> String {
     match std::str::from_utf8(bytes) {
         Ok("") => String::from("-"),
         Ok(text) => one_line(text),
-        Err(_) => format!("{} bytes that are no UTF-8", bytes.len()),
+        Err(_) => format!("{} bytes that are not UTF-8", bytes.len()),
     }
 }
 
 fn not_kept(kept: &KeptContent) -> String {
     let digest = kept.digest.as_deref().unwrap_or("unknown");
-    format!("not kept: larger than 64 KiB, or not those of a valid message; SHA-256 of both {digest}")
+    format!("not kept: larger than 64 KiB, or not part of a valid message; SHA-256 of both: {digest}")
 }
 
 #[cfg(test)]
@@ -119,11 +124,30 @@ mod tests {
         assert_eq!(lines.collect::<Vec<_>>(), expected);
     }
 
+    /// Only the command can make such an edit, from a file.
+    #[test]
+    fn an_edit_of_content_that_is_not_kept_is_no_edit_of_nothing() {
+        let large = |digest: &str| KeptContent {
+            payload: None,
+            payload_bytes: None,
+            headers: None,
+            digest: Some(digest.to_owned()),
+        };
+        let text = told(&edit(large("aa"), large("bb")));
+        for line in ["headers before", "headers after", "payload before", "payload after", "aa", "bb"] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        let text = told(&edit(large("aa"), large("aa")));
+        assert!(!text.contains("before"), "{text}");
+        let text = told(&edit(large("aa"), KeptContent { digest: None, ..large("aa") }));
+        assert!(text.contains("payload before"), "unknown is not equal: {text}");
+    }
+
     #[test]
     fn content_that_a_terminal_cannot_show_is_named() {
         let large = KeptContent { payload: None, headers: None, ..kept(b"", "acme") };
         let text = told(&edit(kept(b"\xff\x1b", "acme"), large));
-        assert!(text.contains("2 bytes that are no UTF-8"), "{text}");
+        assert!(text.contains("2 bytes that are not UTF-8"), "{text}");
         assert!(text.contains("not kept: larger than 64 KiB"), "{text}");
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use migrations::MigrateError;
 #[cfg(feature = "postgres")]
-use outbox::connect::answering;
+use outbox::connect::Hosts;
 use outbox::connect::opened_when_free;
 use outbox_log::in_time;
 #[cfg(feature = "postgres")]
 use outbox_log::postgres::unconnected;
 #[cfg(feature = "postgres")]
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection, SqliteConnection};
 
@@ -31,11 +31,10 @@ pub(super) fn failed(what: &str, error: sqlx::Error) -> Failure {
 }
 
 #[cfg(feature = "postgres")]
-pub(super) async fn connected(options: PgConnectOptions, database: &str) -> Result<PgConnection, Failure> {
-    let opening = async { answering(&options).await.connect().await };
-    let failure = match in_time(CONNECT_TIMEOUT, opening).await {
+pub(super) async fn connected(hosts: Hosts, database: &str) -> Result<PgConnection, Failure> {
+    let failure = match in_time(CONNECT_TIMEOUT, hosts.connect()).await {
         Ok(Ok(connection)) => return Ok(connection),
-        Ok(Err(error)) => unconnected(&options, error),
+        Ok(Err(error)) => unconnected(error),
         Err(late) => late,
     };
     Err(Failure::from(failure).about(database))

@@ -22,27 +22,46 @@ pub enum Format {
 }
 
 impl Format {
-    /// Prints a result as JSON, or as the text that `table` makes of it. Escapes characters that
-    /// steer a terminal or hide in either.
+    /// Prints a result as JSON, or as the text that `table` makes of it. In both, escapes
+    /// characters that control a terminal or are invisible.
     pub(crate) fn print<T: Serialize>(
         self,
         result: &T,
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
+        self.print_more(result, table).map(drop)
+    }
+
+    /// Like [`print`](Self::print), for commands that go on printing. Returns whether standard
+    /// output has a reader.
+    pub(crate) fn print_more<T: Serialize>(
+        self,
+        result: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<bool, Failure> {
         let text = match self {
             Self::Table => harmless(&table(result)),
             Self::Json => harmless_json(&serde_json::to_string_pretty(result).map_err(std::io::Error::from)?),
         };
-        print(&text)
+        print_more(&text)
     }
 }
 
 /// Writes a text and a line break. A pipe that the reader has closed (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    print_to(&mut std::io::stdout().lock(), text).map(drop)
+}
+
+/// Like [`print`], for commands that go on printing. Returns whether standard output has a reader.
+pub(crate) fn print_more(text: &str) -> Result<bool, Failure> {
+    print_to(&mut std::io::stdout().lock(), text)
+}
+
+fn print_to(out: &mut impl Write, text: &str) -> Result<bool, Failure> {
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(true),
     }
 }
 
@@ -84,6 +103,30 @@ pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pipe whose reader has taken some writes and then gone.
+    struct Pipe(u32);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.0 == 0 {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.0 -= 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_command_that_goes_on_printing_notices_that_its_reader_is_gone() {
+        let mut pipe = Pipe(2);
+        let printed = [(); 3].map(|()| print_to(&mut pipe, "a line").unwrap());
+        assert_eq!(printed, [true, true, false]);
+    }
 
     #[test]
     fn tables_are_plain_columns() {

@@ -10,7 +10,7 @@ use super::address::to;
 use super::answer::Problem;
 use super::fields::Fields;
 use super::forms;
-use super::layout::{Frame, Tab, cell, count, form_token};
+use super::layout::{Frame, Tab, cell, count, form_token, save_buttons, why_field};
 
 /// The beginning of the names that a form's fields have in the login form.
 const KEPT: &str = "kept.";
@@ -25,7 +25,7 @@ const FORMS: [(&str, &str); 16] = [
     ("/dead/decide", ""),
     ("/message/payload", "Show the payload"),
     ("/message/edit", "Show the form"),
-    ("/message/edit/decide", "Save the edit"),
+    ("/message/edit/decide", "Save and requeue"),
     ("/message/edit/content", "Show the edit"),
     ("/pause", "Pause"),
     ("/resume", "Resume"),
@@ -168,23 +168,16 @@ impl Again {
                         textarea name="payload" rows="20" spellcheck="false" autocomplete="off" { "\n" (area("payload")) }
                     }
                 }
-                @if is_edit {
-                    label class="check" {
-                        input type="checkbox" name="then" value="requeue" checked[fields.text("then") == "requeue"];
-                        " Requeue it afterwards"
-                    }
-                }
                 @for (name, label) in BOXES {
                     @if fields.has(name) || self.offers == Some(name) {
                         label class="check" { input type="checkbox" name=(name) value="yes" checked[fields.has(name)]; " " (label) }
                     }
                 }
                 @if fields.has("reason") {
-                    label { "Why (recorded in the audit)"
-                        input name="reason" required maxlength="500" autocomplete="off" value=(fields.text("reason"));
-                    }
+                    (why_field(fields.text("reason")))
                 }
-                button class=(if is_grave { "danger" } else { "primary" }) { (self.button()) }
+                @if is_edit { (save_buttons()) }
+                @else { button class=(if is_grave { "danger" } else { "primary" }) { (self.button()) } }
             }
         }
     }
@@ -255,7 +248,7 @@ mod tests {
         assert!(refused.message.contains("the reason is empty"), "{refused:?}");
         let text = refused.form.unwrap().into_string();
         assert!(
-            text.contains("{&quot;n&quot;: 2}</textarea>") && text.contains("value=\"requeue\" checked"),
+            text.contains("{&quot;n&quot;: 2}</textarea>") && text.contains("Save and requeue</button>"),
             "{text}"
         );
         assert!(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -34,6 +35,8 @@ use super::{Own, context, login, pages};
 pub(crate) const FORM_BYTES_MAX: usize = 160 << 10;
 /// Maximum number of concurrent requests that query databases; each opens its own connections.
 const WORK_MAX: usize = 6;
+/// Maximum time that a request waits for its turn: no longer than one call to a database.
+const TURN_MAX: Duration = Duration::from_secs(30);
 
 const STYLE: &str = include_str!("assets/page.css");
 const SCRIPT: &str = include_str!("assets/page.js");
@@ -116,10 +119,21 @@ impl App {
         Self { prefix: prefix.into(), relays, ..self }
     }
 
-    /// Waits for permission to query databases.
+    /// Waits for permission to query databases, for at most [`TURN_MAX`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// A [`Problem`] if others still query them then.
     pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        let ended = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the relay is stopping");
-        self.work.acquire().await.map_err(ended)
+        let waited = tokio::time::timeout(TURN_MAX, self.work.acquire()).await;
+        let Ok(turn) = waited else {
+            let (max, seconds) = (WORK_MAX, TURN_MAX.as_secs());
+            let text = format!("{max} requests have queried databases for {seconds} s, which is the maximum");
+            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, text);
+            return Err(problem.with_help(
+                "nothing was changed: a database may not answer; try again, or use `relay status`",
+            ));
+        };
+        turn.map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the relay is stopping"))
     }
 
     /// Returns the token that stops what begins now: a service that ends does not wait for it. A
@@ -272,4 +286,34 @@ fn asset(kind: &'static str, content: impl IntoResponse) -> Response {
     let keep = HeaderValue::from_static("private, max-age=300");
     let head = [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (header::CACHE_CONTROL, keep)];
     (head, content).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::guard::Hosts;
+    use super::super::session::Cookie;
+    use super::super::users::Users;
+    use super::*;
+
+    /// Goal: while databases do not answer the first requests, later ones end with a reason.
+    /// Oracle: the answer to one more than may query at once, and how long it waited.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_does_not_wait_for_its_turn_without_a_limit() {
+        let access = Access::Own(OwnLogin {
+            hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
+            users: Users::load(&[]).unwrap(),
+            cookie: Cookie::new(false, 9465),
+        });
+        let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
+        let mut turns = Vec::new();
+        for _ in 0..WORK_MAX {
+            turns.push(app.turn().await.unwrap());
+        }
+        let begun = tokio::time::Instant::now();
+        let refused = app.turn().await.map(drop).unwrap_err();
+        assert_eq!((begun.elapsed(), refused.status), (TURN_MAX, StatusCode::SERVICE_UNAVAILABLE));
+        assert!(refused.message.contains("6 requests"), "{refused:?}");
+        turns.pop();
+        assert!(app.turn().await.is_ok(), "a turn that ends is taken");
+    }
 }

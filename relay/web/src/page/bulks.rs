@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use operate::Signed;
 use operate::dead::{BulkReport, Progress};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -20,6 +21,8 @@ const KEPT_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bulk {
     pub(crate) progress: Progress,
+    /// Its author and reason.
+    pub(crate) signed: Option<Signed>,
     /// Whether an operator has asked to stop it.
     pub(crate) is_stopping: bool,
     /// The reports of its parts, or the reason why it ended early; `None` while it is running.

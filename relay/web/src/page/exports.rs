@@ -212,6 +212,24 @@ mod tests {
         drop(other);
     }
 
+    /// Goal: an export of any list ends, also while a database sends a row now and then. Oracle:
+    /// when its slot is free, and that its file is cut.
+    #[tokio::test(start_paused = true)]
+    async fn an_export_has_a_limit() {
+        let exports = Exports::new();
+        let endless = unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            Some((String::from("row"), ()))
+        });
+        let begun = tokio::time::Instant::now();
+        let mut received = begin(endless, exports.begin().unwrap(), stop());
+        while received.recv().await.is_some_and(|part| part.is_some()) {}
+        assert_eq!(begun.elapsed(), LASTS_MAX);
+        assert_eq!(received.recv().await, None, "it is cut");
+        let both = [exports.begin(), exports.begin()];
+        assert!(both.iter().all(Result::is_ok), "its slot is free");
+    }
+
     /// Goal: an export does not keep a service from its end. Oracle: what its reader receives after
     /// the stop: the parts before it, and no mark of the end.
     #[tokio::test]

@@ -242,7 +242,11 @@ impl NoLogin {
         let next = if path.starts_with("/assets/") || path == "/events" { "/" } else { uri };
         let text = match self {
             Self::Wrong => Some("These credentials are not valid."),
-            Self::Ended => Some("Your login has ended."),
+            Self::Ended => Some("Your login has ended. A new one leads back to the same page."),
+            // Browsers remove the cookie of a login that has ended.
+            Self::Missing if next != "/" => Some(
+                "You are not logged in, or your login has ended. The login leads to the page that you asked for.",
+            ),
             Self::Missing => None,
         };
         login::asked_for(next, text, None)

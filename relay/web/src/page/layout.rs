@@ -61,6 +61,8 @@ const TABS: [(Tab, &str, &str); 9] = [
 pub(crate) struct Frame<'a> {
     tab: Tab,
     title: &'a str,
+    /// Whether the first sentence of the page is its visible heading.
+    is_headed_by_lead: bool,
     /// The address to reload after a change.
     live: Option<String>,
     /// The time of the data that it shows.
@@ -70,7 +72,12 @@ pub(crate) struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Creates a page for the user of the current request.
     pub(crate) fn new(tab: Tab, title: &'a str) -> Self {
-        Self { tab, title, live: None, at: OffsetDateTime::now_utc() }
+        Self { tab, title, is_headed_by_lead: false, live: None, at: OffsetDateTime::now_utc() }
+    }
+
+    /// Hides the title, which screen readers still read: the first sentence says more.
+    pub(crate) fn headed_by_its_lead(self) -> Self {
+        Self { is_headed_by_lead: true, ..self }
     }
 
     /// Sets the time of the data that the page shows; the default is now.
@@ -90,6 +97,9 @@ impl<'a> Frame<'a> {
 
     /// Renders the complete page.
     pub(crate) fn page(&self, body: &Markup) -> Markup {
+        let heading = html! {
+            h1 class=[self.is_headed_by_lead.then_some("hidden")] { (plain(self.title)) }
+        };
         html! {
             (DOCTYPE)
             html lang="en" {
@@ -113,11 +123,11 @@ impl<'a> Frame<'a> {
                             Some(uri) => {
                                 div id="live" hx-get=(uri) hx-trigger="relay:change from:body"
                                     hx-select="#live" hx-select-oob="#pages,#as-of" hx-target="#live" hx-swap="outerHTML" {
-                                    h1 { (plain(self.title)) }
+                                    (heading)
                                     (body)
                                 }
                             }
-                            None => { h1 { (plain(self.title)) } (body) }
+                            None => { (heading) (body) }
                         }
                     }
                     footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC, from the databases' clocks" }
@@ -140,6 +150,12 @@ impl<'a> Frame<'a> {
                     button class="follow" id="follow" type="button" data-events=(to("/events")) aria-pressed="true" hidden { "Live" }
                 }
                 (find("find", "Find a message"))
+                a class="find-link" href=(to("/messages")) aria-label="Find a message" {
+                    svg viewBox="0 0 16 16" aria-hidden="true" {
+                        circle cx="6.5" cy="6.5" r="4.5" {}
+                        path d="M10 10l4.5 4.5" {}
+                    }
+                }
                 details class="who" id="who" {
                     summary { span class="who-name" { (plain(operator.name())) } " " span class="badge" { (operator.role().as_str()) } }
                     @if context.form_token.is_none() {
@@ -262,6 +278,11 @@ pub(crate) fn maybe(text: Option<&str>) -> Markup {
     }
 }
 
+/// Renders a number in a list; zero is paler than the numbers that matter.
+pub(crate) fn number(number: u64) -> Markup {
+    html! { span class=[(number == 0).then_some("faint")] { (count(number)) } }
+}
+
 /// Renders a state as a badge.
 pub(crate) fn badge(state: impl Toned) -> Markup {
     tone(state.tone(), &state.to_string())
@@ -283,10 +304,33 @@ pub(crate) fn maybe_since(at: Option<OffsetDateTime>) -> Markup {
     at.map_or_else(|| maybe(None), since)
 }
 
-/// Renders a time as such, with its age behind it.
+/// Renders a time as such, with its age. It breaks only between day, time and age.
 pub(crate) fn moment(at: OffsetDateTime) -> Markup {
+    html! { (stamp(at)) " " span class="faint age" { "(" (ago(at)) ")" } }
+}
+
+/// Renders a time as such. It breaks only between day and time.
+pub(crate) fn stamp(at: OffsetDateTime) -> Markup {
     let text = rfc3339(at);
-    html! { time datetime=(text) { (text) } " " span class="faint" { "(" (ago(at)) ")" } }
+    let day_and_time = text.split_once('T');
+    html! {
+        time datetime=(text) {
+            @if let Some((day, time)) = day_and_time { span { (day) } " " span { (time) } } @else { (text) }
+        }
+    }
+}
+
+/// Renders a time that is compared with logs: of today without its day, with its age.
+pub(crate) fn logged(at: OffsetDateTime) -> Markup {
+    let text = rfc3339(at);
+    let is_today = at.to_offset(time::UtcOffset::UTC).date() == OffsetDateTime::now_utc().date();
+    html! {
+        time datetime=(text) title=(text) {
+            @if !is_today { span { (at.date()) } " " }
+            span { (clock(at)) }
+        }
+        " " span class="faint age" { (ago(at)) }
+    }
 }
 
 /// Renders a whole text with a button that copies it, which needs the script. The button copies
@@ -345,23 +389,45 @@ pub(crate) fn bytes(size: u64) -> String {
 
 /// Renders the errors of places that do not answer. The other places are still shown.
 pub(crate) fn away(errors: &[OperateError]) -> Markup {
+    let told = |error: &OperateError| plain(&error.to_string().replace(NOT_CONNECTED, ": "));
     html! {
         @if !errors.is_empty() {
             div class="notice bad" role="alert" {
                 strong { "Some data is missing: " }
-                @if let [error] = errors { (plain(&error.to_string())) } @else {
-                    ul { @for error in errors.iter().take(20) { li { (plain(&error.to_string())) } } }
+                @if let [error] = errors { (told(error)) } @else {
+                    ul { @for error in errors.iter().take(20) { li { (told(error)) } } }
                 }
             }
         }
     }
 }
 
+/// The part of an error that says again that a database is not available.
+const NOT_CONNECTED: &str = ": it could not connect: error communicating with database: ";
+
+/// Renders the field for the reason of a decision, with the one that was typed before.
+pub(crate) fn why_field(typed: &str) -> Markup {
+    html! {
+        label { "Why (recorded in the audit)"
+            input name="reason" required maxlength="500" autocomplete="off" value=[Some(typed).filter(|typed| !typed.is_empty())]; }
+    }
+}
+
 /// Renders the fields for signing a decision.
 pub(crate) fn signature(verb: &str, is_grave: bool) -> Markup {
     html! {
-        label { "Why (recorded in the audit)" input name="reason" required maxlength="500" autocomplete="off"; }
+        (why_field(""))
         button class=(if is_grave { "danger" } else { "primary" }) { (verb) }
+    }
+}
+
+/// Renders the buttons of an edit: each says whether the message is sent.
+pub(crate) fn save_buttons() -> Markup {
+    html! {
+        div class="actions" {
+            button name="then" value="requeue" class="primary" { "Save and requeue" }
+            button name="then" value="" { "Save, leave it dead" }
+        }
     }
 }
 
@@ -415,7 +481,19 @@ mod tests {
     fn a_moment_is_a_time_with_its_age() {
         let at = OffsetDateTime::now_utc() - Duration::from_secs(3_700);
         let text = moment(at).into_string();
-        assert!(text.contains(&format!(">{}<", rfc3339(at))) && text.contains("(1h1m ago)"), "{text}");
+        let parts = rfc3339(at).replace('T', "</span> <span>");
+        assert!(text.contains(&format!("<span>{parts}</span></time>")), "{text}");
+        assert!(text.contains("(1h1m ago)"), "{text}");
+    }
+
+    #[test]
+    fn a_time_that_is_compared_with_logs_comes_before_its_age() {
+        let now = OffsetDateTime::now_utc();
+        let text = logged(now).into_string();
+        assert!(text.contains(&format!("<span>{}</span></time>", clock(now))), "{text}");
+        assert!(!text.contains(&format!("<span>{}</span>", now.date())), "{text}");
+        let text = logged(OffsetDateTime::UNIX_EPOCH).into_string();
+        assert!(text.contains("<span>1970-01-01</span> <span>00:00:00</span></time>"), "{text}");
     }
 
     #[test]

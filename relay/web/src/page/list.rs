@@ -67,7 +67,7 @@ pub(crate) fn list(label: &str, columns: &[Column], rows: impl IntoIterator<Item
             } } }
             tbody { @for row in rows { tr { @for (Column { name, kind }, cell) in columns.iter().zip(row) {
                 @if *kind == Kind::Name {
-                    th scope="row" class="name" { (cell) }
+                    th scope="row" class="name" data-label=(name) { (cell) }
                 } @else {
                     td class=(kind.class()) data-label=(name) { (cell) }
                 }
@@ -86,7 +86,10 @@ mod tests {
             [column("Choose", Kind::Choice), column("Topic", Kind::Name), column("Error", Kind::Why)];
         let text = list("Messages", &columns, [vec![html! { "x" }, html! { ("<t>") }, html! { "no route" }]]);
         let text = text.into_string();
-        assert!(text.contains("<th scope=\"row\" class=\"name\">&lt;t&gt;</th>"), "{text}");
+        assert!(
+            text.contains("<th scope=\"row\" class=\"name\" data-label=\"Topic\">&lt;t&gt;</th>"),
+            "{text}"
+        );
         assert!(text.contains("data-label=\"Error\">no route</td>"), "{text}");
         assert!(text.contains("<span class=\"hidden\">Choose</span>"), "{text}");
     }

@@ -312,7 +312,8 @@ impl Observer {
             let unread = i64::try_from(status.unread_max.unwrap_or_default()).unwrap_or(i64::MAX);
             let passed = newest.map(|newest| newest.0.saturating_sub(unread));
             let oldest_seconds = status.oldest_pending_age_seconds.unwrap_or_default();
-            let sample = Sample { at, waiting, oldest_seconds, passed };
+            let dead = status.parked(ExceptionState::Dead);
+            let sample = Sample { at, waiting, oldest_seconds, dead, passed };
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             let (seen, enqueued) = samples.entry(status.pipeline.clone()).or_default();
             seen.add(sample);

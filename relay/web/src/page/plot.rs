@@ -9,21 +9,28 @@ const HEIGHT: f64 = 64.0;
 /// Space above the line.
 const HEADROOM: f64 = 6.0;
 
-/// Renders a plot with one value for each minute, latest last. Screen readers read `label`. `shown`
-/// formats a value with its unit. `is_known` is false when the latest value is from before the
-/// database went away.
-pub(crate) fn plot(
-    class: &str,
-    label: &str,
-    values: &[Option<f64>],
-    is_known: bool,
-    shown: impl Fn(f64) -> String,
-) -> Markup {
+/// The values of a plot.
+#[derive(Clone, Copy)]
+pub(crate) struct Curve<'a> {
+    /// Its colour.
+    pub(crate) class: &'a str,
+    /// Its name, which screen readers read as well.
+    pub(crate) label: &'a str,
+    /// One value for each minute, latest last.
+    pub(crate) values: &'a [Option<f64>],
+    /// The value that fills the height at least: smaller ones are not drawn as peaks.
+    pub(crate) floor: f64,
+}
+
+/// Renders a plot. `shown` formats a value with its unit. `is_known` is false when the latest value
+/// is from before the database went away.
+pub(crate) fn plot(curve: &Curve<'_>, is_known: bool, shown: impl Fn(f64) -> String) -> Markup {
+    let Curve { class, label, values, floor } = *curve;
     let known = || values.iter().flatten().copied().filter(|value| value.is_finite());
     let top = known().fold(0.0_f64, f64::max);
     let seen = values.iter().rev().flatten().next().copied();
     let latest = seen.filter(|_| is_known);
-    let (line, area) = paths(values, if top > 0.0 { top } else { 1.0 });
+    let (line, area) = paths(values, top.max(floor));
     let told = match latest {
         Some(latest) => {
             format!("{label}: {} now, maximum {} in the last hour", shown(latest), shown(top))
@@ -37,7 +44,10 @@ pub(crate) fn plot(
         figure class={ "plot " (class) } {
             figcaption {
                 span class="plot-name" { (label) }
-                span class="plot-now" { @if let Some(latest) = latest { (shown(latest)) } @else { "–" } }
+                span class="plot-now" {
+                    @if let Some(latest) = latest { (shown(latest)) } @else { "–" }
+                    @if seen.is_some() { span class="plot-max" { ", max " (shown(top)) } }
+                }
             }
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(told) {
                 title { (told) }
@@ -47,7 +57,6 @@ pub(crate) fn plot(
             }
             div class="plot-axis" aria-hidden="true" {
                 span { "60 min ago" }
-                span { @if seen.is_some() { "max " (shown(top)) } }
                 span { "now" }
             }
         }
@@ -108,11 +117,26 @@ mod tests {
     #[test]
     fn somebody_who_does_not_see_it_is_told() {
         let shown = |is_known| {
-            plot("lag", "Lag", &[Some(1.0), Some(3.0)], is_known, |value| format!("{value} s")).into_string()
+            let curve = Curve { class: "lag", label: "Lag", values: &[Some(1.0), Some(3.0)], floor: 1.0 };
+            plot(&curve, is_known, |value| format!("{value} s")).into_string()
         };
         let text = shown(true);
         assert!(text.contains("aria-label=\"Lag: 3 s now, maximum 3 s in the last hour\""), "{text}");
         let text = shown(false);
         assert!(text.contains("Lag: currently unknown, maximum 3 s") && text.contains(">–<"), "{text}");
+    }
+
+    /// Goal: noise is no peak. Oracle: the height of the line at a value far below the floor, and
+    /// of one above it.
+    #[test]
+    fn a_value_below_the_floor_does_not_fill_the_height() {
+        let drawn = |value: f64| {
+            let curve = Curve { class: "rate", label: "Read", values: &[Some(value); 2], floor: 1.0 };
+            plot(&curve, true, |value| format!("{value}/s")).into_string()
+        };
+        let small = drawn(0.01);
+        assert!(small.contains("L300.0 62.4\""), "at the bottom: {small}");
+        let large = drawn(7.0);
+        assert!(large.contains("L300.0 6.0\""), "at the top: {large}");
     }
 }

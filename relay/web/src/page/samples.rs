@@ -7,7 +7,7 @@ pub(crate) const STEP_SECONDS: u64 = 60;
 /// Number of points of a plot.
 pub(crate) const STEPS: usize = 60;
 
-/// One sample: the waiting messages, and the relay's position in the log.
+/// One sample: the waiting and the dead messages, and the relay's position in the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     /// Seconds since the first sample.
@@ -16,6 +16,8 @@ pub(crate) struct Sample {
     pub(crate) waiting: u64,
     /// The age of the message that has waited longest.
     pub(crate) oldest_seconds: f64,
+    /// Number of dead messages.
+    pub(crate) dead: u64,
     /// The position in the log that the relay has passed.
     pub(crate) passed: Option<i64>,
 }
@@ -29,10 +31,20 @@ pub(crate) struct Samples(VecDeque<Sample>);
 pub(crate) struct Hour {
     /// The age of the oldest waiting message in seconds: the maximum of each minute.
     pub(crate) lag: Vec<Option<f64>>,
-    /// Messages that the relay passed per second.
+    /// Dead messages: the maximum of each minute.
+    pub(crate) dead: Vec<Option<f64>>,
+    /// Messages that the relay passed per second: published, parked as dead, or left out.
     pub(crate) throughput: Vec<Option<f64>>,
     /// Messages that were enqueued per second, according to the log.
     pub(crate) enqueued: Vec<Option<f64>>,
+}
+
+impl Hour {
+    /// Creates an hour without a sample.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self { enqueued: vec![None; STEPS], ..Samples::default().hour(0) }
+    }
 }
 
 /// Returns the rate of enqueued messages in each minute, from the positions in the log of each
@@ -66,6 +78,7 @@ impl Samples {
     /// Returns the last hour until `now`, in seconds since the first sample.
     pub(crate) fn hour(&self, now: u64) -> Hour {
         let mut lag: Vec<Option<f64>> = vec![None; STEPS];
+        let mut dead: Vec<Option<f64>> = vec![None; STEPS];
         let mut passed: Vec<Option<(i64, u64)>> = vec![None; STEPS];
         let step = |at: u64| {
             let back = usize::try_from(now.saturating_sub(at) / STEP_SECONDS).ok()?;
@@ -75,6 +88,7 @@ impl Samples {
         for sample in &self.0 {
             if let Some(step) = step(sample.at) {
                 lag[step] = Some(lag[step].unwrap_or_default().max(sample.oldest_seconds));
+                dead[step] = Some(dead[step].unwrap_or_default().max(sample.dead as f64));
                 if let Some((from, to)) = before.and_then(|it| it.passed).zip(sample.passed) {
                     let (sum, seconds) = passed[step].unwrap_or_default();
                     // A cursor moves back when it adopts another server's history: no message was
@@ -90,7 +104,7 @@ impl Samples {
             .into_iter()
             .map(|step| step.filter(|(_, seconds)| *seconds > 0).map(|(sum, over)| sum as f64 / over as f64))
             .collect();
-        Hour { lag, throughput, enqueued: Vec::new() }
+        Hour { lag, dead, throughput, enqueued: Vec::new() }
     }
 }
 
@@ -99,7 +113,7 @@ mod tests {
     use super::*;
 
     fn sample(at: u64, passed: i64) -> Sample {
-        Sample { at, waiting: 0, oldest_seconds: at as f64, passed: Some(passed) }
+        Sample { at, waiting: 0, oldest_seconds: at as f64, dead: at / 30, passed: Some(passed) }
     }
 
     #[test]
@@ -111,6 +125,7 @@ mod tests {
         let hour = samples.hour(119);
         assert_eq!((hour.lag.len(), hour.lag[57]), (STEPS, None));
         assert_eq!(hour.lag[58..], [Some(30.0), Some(119.0)]);
+        assert_eq!(hour.dead[57..], [None, Some(1.0), Some(3.0)]);
         assert_eq!(hour.throughput[58], Some(10.0));
         let later = hour.throughput[59].unwrap();
         assert!((later - 900.0 / 89.0).abs() < 0.01, "{later}");

@@ -24,6 +24,12 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// Returns a text that begins with a capital letter.
+pub(crate) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use operate::OperateError;
+use operate::cause::Cause;
 use operate::consumers::ConsumerLine;
 use operate::status::{Count, PipelineStatus, Symptom, Wait};
 
@@ -87,7 +87,8 @@ impl<'a> Subject<'a> {
             is_fine: !self.is_sick(),
             passes: !self.is_grave(),
             symptom: worst.map_or(Symptom::NoLeader, |wait| wait.symptom),
-            lasts: Reverse(worst.and_then(|wait| wait.lasts).unwrap_or_default()),
+            minutes: Reverse(worst.and_then(|wait| wait.lasts).map_or(0, |lasts| lasts.as_secs() / 60)),
+            count: Reverse(worst.and_then(|wait| wait.count).map_or(0, |count| count.number)),
             name: self.name(),
         }
     }
@@ -99,12 +100,14 @@ struct Rank<'a> {
     is_fine: bool,
     passes: bool,
     symptom: Symptom,
-    lasts: Reverse<Duration>,
+    minutes: Reverse<u64>,
+    count: Reverse<u64>,
     name: &'a str,
 }
 
 /// Sorts subjects: those that need an operator before those that pass, then by symptom, then the
-/// longest first, then by name. Those that are fine are last.
+/// longest first in whole minutes, then the one with the most messages, then by name. Those that
+/// are fine are last.
 pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
@@ -113,6 +116,12 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
 pub(crate) fn away_of<'a>(pipelines: impl Iterator<Item = &'a PipelineStatus>) -> BTreeSet<&'a str> {
     let away = pipelines.filter(|status| !status.state.is_known());
     away.filter_map(|status| status.location.as_deref()).map(database).collect()
+}
+
+/// Returns whether the error of an inbox is about a database that does not answer its pipelines
+/// either.
+pub(crate) fn is_told(error: &OperateError, away: &BTreeSet<&str>) -> bool {
+    error.location().is_some_and(|location| away.contains(database(location)))
 }
 
 /// Returns a location without its schema.
@@ -136,21 +145,52 @@ pub(crate) fn badge_text(wait: &Wait) -> String {
     }
 }
 
-/// Returns the reason in one sentence, with the most frequent error if messages have one.
-pub(crate) fn sentence(wait: &Wait) -> String {
-    let (Some(of), Some(cause)) = (wait.count, &wait.cause) else { return wait.why.clone() };
-    let state = wait.symptom.short();
+/// A condition in words, with its reason or what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// The condition itself: `2,009 messages are dead`.
+    pub(crate) what: String,
+    /// The reason, or what to do; for messages, their most frequent error.
+    pub(crate) why: Option<String>,
+}
+
+/// Returns a condition in words.
+pub(crate) fn told(wait: &Wait) -> Told {
+    let Some(of) = wait.count else {
+        return match wait.why.split_once(": ") {
+            Some((what, why)) => Told { what: what.to_owned(), why: Some(why.to_owned()) },
+            None => Told { what: wait.why.clone(), why: None },
+        };
+    };
+    let (state, why) = match wait.symptom {
+        Symptom::Held => ("held", "by an earlier message with the same key, or because a topic is stopped"),
+        Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
+        _ => ("dead", "requeue or discard them"),
+    };
     let least = if of.is_at_least { "≥ " } else { "" };
-    let subject = match of.number {
-        1 => format!("1 message is {state}"),
+    let what = match of.number {
+        1 => format!("{least}1 message is {state}"),
         number => format!("{least}{} messages are {state}", count(number)),
     };
-    let least = if cause.is_at_least { "≥ " } else { "" };
-    let counted = format!("{} ({least}{})", cause.shown(), count(cause.count));
+    let why = if of.number == 1 { why.replace("them", "it") } else { why.to_owned() };
+    Told { what, why: Some(wait.cause.as_ref().map_or(why, of_cause)) }
+}
+
+/// Returns the most frequent error of messages: an example with its numbers where only these
+/// differ.
+fn of_cause(cause: &Cause) -> String {
+    let is_one = cause.text == cause.example;
+    let error = if is_one { cause.shown() } else { format!("for example: {}", cause.shown_example()) };
+    let least = if cause.is_at_least { "at least " } else { "" };
+    let of_them = format!("{least}{} of them", count(cause.count));
     match cause.others {
-        0 if cause.is_at_least => format!("{subject}: {counted}"),
-        0 => format!("{subject}: {}", cause.shown()),
-        others => format!("{subject}: {counted}, and {}", several(others, "other cause")),
+        0 if !cause.is_at_least => error,
+        0 if is_one => format!("{of_them}: {error}"),
+        0 => format!("{of_them}, {error}"),
+        others => {
+            let beside = several(others, "other cause");
+            format!("{of_them}, beside {beside}{} {error}", if is_one { ":" } else { "," })
+        }
     }
 }
 
@@ -168,11 +208,13 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: &[OperateError]) -> String
         let why = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
         sentences.push(format!("{needy}{why}."));
     } else if late > 0 {
-        let verb = if late == 1 { "waits" } else { "wait" };
-        sentences.push(format!("Nothing needs you yet; {} {verb}: {}.", several(late, "part"), kinds(&sick)));
+        let verbs = if late == 1 { "waits and continues" } else { "wait and continue" };
+        let late = sick.iter().copied().filter(|subject| subject.needs_attention());
+        let late = parts(late);
+        sentences.push(format!("Nothing needs you yet: {late} {verbs} automatically ({}).", kinds(&sick)));
     } else if !sick.is_empty() {
-        let several = several(sick.len(), "part");
-        sentences.push(format!("Nothing needs attention; to watch, {several}: {}.", kinds(&sick)));
+        let parts = parts(sick.iter().copied());
+        sentences.push(format!("Nothing needs attention. To watch: {parts} ({}).", kinds(&sick)));
     } else if pipelines == 1 {
         sentences.push(String::from("The pipeline publishes. Nothing needs attention."));
     } else {
@@ -193,6 +235,27 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: &[OperateError]) -> String
         (number, _) => sentences.push(format!("{number} databases do not answer.")),
     }
     sentences.join(" ")
+}
+
+/// Returns how many messages of pipelines and consumers are dead, for the title of the page.
+pub(crate) fn dead_in_title(subjects: &[Subject<'_>]) -> Option<String> {
+    let Count { number, is_at_least } = number_of(subjects, &DEAD)?;
+    let least = if is_at_least { "≥ " } else { "" };
+    Some(format!("{least}{} dead", count(number)))
+}
+
+/// Returns pipelines and consumers with their number: `1 pipeline and 2 consumers`.
+fn parts<'a>(subjects: impl Iterator<Item = &'a Subject<'a>>) -> String {
+    let (mut pipelines, mut consumers) = (0, 0);
+    for subject in subjects {
+        match subject.of {
+            Of::Pipeline(_) => pipelines += 1,
+            Of::Consumer(_) => consumers += 1,
+        }
+    }
+    let nouns = [(pipelines, "pipeline"), (consumers, "consumer")];
+    let told = nouns.into_iter().filter(|(number, _)| *number > 0);
+    told.map(|(number, noun)| several(number, noun)).collect::<Vec<_>>().join(" and ")
 }
 
 /// Returns how many pipelines and consumers need an operator, as the beginning of a sentence; empty
@@ -243,16 +306,10 @@ fn kinds(subjects: &[&Subject<'_>]) -> String {
 /// Returns the numbers of dead, retrying and held messages.
 fn messages(subjects: &[Subject<'_>]) -> Vec<String> {
     let mut told = Vec::new();
-    for (kinds, state) in [
-        (&[Symptom::Dead, Symptom::ConsumerDead][..], "dead"),
-        (&[Symptom::Retrying][..], "retrying"),
-        (&[Symptom::Held][..], "held"),
-    ] {
-        let waits = subjects.iter().flat_map(|subject| &subject.waits);
-        let counts = waits.filter(|wait| kinds.contains(&wait.symptom)).filter_map(|wait| wait.count);
-        let (number, is_at_least) = counts.fold((0, false), |(number, is_at_least), of| {
-            (number + of.number, is_at_least || of.is_at_least)
-        });
+    for (symptoms, state) in
+        [(&DEAD[..], "dead"), (&[Symptom::Retrying][..], "retrying"), (&[Symptom::Held][..], "held")]
+    {
+        let Some(Count { number, is_at_least }) = number_of(subjects, symptoms) else { continue };
         let least = if is_at_least { "≥ " } else { "" };
         let noun = match (told.is_empty(), number) {
             (true, 1) => " message is",
@@ -260,11 +317,24 @@ fn messages(subjects: &[Subject<'_>]) -> Vec<String> {
             (false, 1) => " is",
             (false, _) => " are",
         };
-        if number > 0 {
-            told.push(format!("{least}{}{noun} {state}", count(number)));
-        }
+        told.push(format!("{least}{}{noun} {state}", count(number)));
     }
     told
+}
+
+/// The conditions of dead messages.
+const DEAD: [Symptom; 2] = [Symptom::Dead, Symptom::ConsumerDead];
+
+/// Returns the number of messages with these conditions, if there are any.
+fn number_of(subjects: &[Subject<'_>], symptoms: &[Symptom]) -> Option<Count> {
+    let waits = subjects.iter().flat_map(|subject| &subject.waits);
+    let counts = waits.filter(|wait| symptoms.contains(&wait.symptom)).filter_map(|wait| wait.count);
+    let none = Count { number: 0, is_at_least: false };
+    let sum = counts.fold(none, |sum, of| Count {
+        number: sum.number + of.number,
+        is_at_least: sum.is_at_least || of.is_at_least,
+    });
+    Some(sum).filter(|sum| sum.number > 0)
 }
 
 /// Returns a number with its noun: `1 pipeline`, `2 pipelines`.
@@ -277,12 +347,12 @@ fn several(number: usize, noun: &str) -> String {
 mod tests {
     use super::*;
     use operate::OperateErrorKind;
-    use operate::cause::Cause;
     use operate::pause::PauseLine;
     use operate::status::{BrokerError, PipelineState};
     use outbox_log::ExceptionState::{self, Dead, Held, Retrying};
     use outbox_log::PauseScope;
     use std::collections::BTreeMap;
+    use std::time::Duration;
     use time::OffsetDateTime;
 
     fn status(name: &str, state: PipelineState, parked: &[(ExceptionState, u64)]) -> PipelineStatus {
@@ -363,7 +433,10 @@ mod tests {
             "The pipeline publishes. Nothing needs attention. 2 databases do not answer."
         );
         let retrying = [status("orders", PipelineState::Leading, &[(Retrying, 1)])];
-        assert_eq!(of(&retrying, &[]), "Nothing needs you yet; 1 part waits: retrying.");
+        assert_eq!(
+            of(&retrying, &[]),
+            "Nothing needs you yet: 1 pipeline waits and continues automatically (retrying)."
+        );
     }
 
     #[test]
@@ -383,7 +456,7 @@ mod tests {
             age: Duration::from_secs(90),
         };
         let mut paused = PipelineStatus { paused: vec![pause], ..orders };
-        assert_eq!(of(&paused), "Nothing needs attention; to watch, 1 part: paused.");
+        assert_eq!(of(&paused), "Nothing needs attention. To watch: 1 pipeline (paused).");
         paused.oldest_pending_id = Some(7);
         assert_eq!(of(&paused), "1 of 1 pipeline needs you: a pause keeps messages.");
     }
@@ -391,17 +464,49 @@ mod tests {
     #[test]
     fn messages_are_told_with_their_most_frequent_error() {
         let mut shipping = status("shipping", PipelineState::Leading, &[(Dead, 2_009)]);
-        let text = String::from("no route");
-        let cause = Cause { text, is_cut: false, count: 1_200, is_at_least: true, others: 2 };
+        let text = String::from("# bytes, at most #");
+        let example = String::from("2017 bytes, at most 1000");
+        let cause = Cause { text, example, is_cut: false, count: 1_200, is_at_least: true, others: 2 };
         shipping.causes = BTreeMap::from([(Dead, cause.clone())]);
-        let told = |status: &PipelineStatus| sentence(&sorted(status.waits())[0]);
-        assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200), and 2 other causes");
+        let of = |status: &PipelineStatus| {
+            let Told { what, why } = told(&sorted(status.waits())[0]);
+            assert_eq!(what, "2,009 messages are dead");
+            why.unwrap()
+        };
+        assert_eq!(
+            of(&shipping),
+            "at least 1,200 of them, beside 2 other causes, for example: 2017 bytes, at most 1000"
+        );
         // Others may be among the messages that were not examined.
         shipping.causes.insert(Dead, Cause { others: 0, ..cause.clone() });
-        assert_eq!(told(&shipping), "2,009 messages are dead: no route (≥ 1,200)");
-        shipping.causes.insert(Dead, Cause { others: 0, is_at_least: false, ..cause });
-        assert_eq!(told(&shipping), "2,009 messages are dead: no route");
+        assert_eq!(of(&shipping), "at least 1,200 of them, for example: 2017 bytes, at most 1000");
+        let one = Cause { others: 0, is_at_least: false, text: cause.example.clone(), ..cause };
+        shipping.causes.insert(Dead, one);
+        assert_eq!(of(&shipping), "2017 bytes, at most 1000");
         shipping.causes.clear();
-        assert!(told(&shipping).ends_with("requeue or discard them"));
+        assert_eq!(of(&shipping), "requeue or discard them");
+    }
+
+    #[test]
+    fn other_conditions_are_what_they_are_and_why() {
+        let mut waits = status("away", PipelineState::Unknown, &[]).waits();
+        let Told { what, why } = told(&waits[0]);
+        assert_eq!((what.as_str(), why.as_deref()), ("the database does not answer", Some("unknown reason")));
+        waits[0].why = String::from("no reason");
+        assert_eq!(told(&waits[0]), Told { what: String::from("no reason"), why: None });
+    }
+
+    /// Goal: of two that have waited for the same minute, the one with more messages is first.
+    #[test]
+    fn many_messages_are_above_few_of_the_same_minute() {
+        let dead = |name: &str, number, seconds| PipelineStatus {
+            exceptions_age_seconds: BTreeMap::from([(Dead, seconds)]),
+            ..status(name, PipelineState::Leading, &[(Dead, number)])
+        };
+        let all = [dead("few", 60, 65.4), dead("many", 20_000, 65.1), dead("old", 1, 130.0)];
+        let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
+        sort(&mut subjects);
+        assert_eq!(subjects.iter().map(Subject::name).collect::<Vec<_>>(), ["old", "many", "few"]);
+        assert_eq!(dead_in_title(&subjects).as_deref(), Some("20,061 dead"));
     }
 }

@@ -107,13 +107,13 @@ impl fmt::Display for Injected {
     }
 }
 
-/// Returns this many seconds.
+/// Returns a duration in seconds.
 #[must_use]
 pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Returns this many milliseconds.
+/// Returns a duration in milliseconds.
 #[must_use]
 pub const fn millis(count: u64) -> Duration {
     Duration::from_millis(count)

@@ -13,7 +13,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use super::PlainRecord;
 use crate::Failure;
 
-/// Maximum time without a message that was waited for.
+/// Maximum time without a message while one is awaited.
 const SILENCE: Duration = Duration::from_secs(240);
 /// Time without a message after which the queue is counted again.
 const QUIET: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use aws_sdk_sqs::types::{
 use super::PlainRecord;
 use crate::Failure;
 
-/// Maximum time without a message that was waited for.
+/// Maximum time without a message while one is awaited.
 const SILENCE: Duration = Duration::from_secs(240);
 /// Pause before an empty queue is read again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -192,7 +192,7 @@ impl TryFrom<&Message> for PlainRecord {
     /// Reads a CloudEvent in the JSON event format.
     fn try_from(message: &Message) -> Result<Self, Failure> {
         let event: serde_json::Value = serde_json::from_str(message.body().unwrap_or_default())?;
-        let members = event.as_object().ok_or("the body is no JSON object")?;
+        let members = event.as_object().ok_or("the body is not a JSON object")?;
         let text =
             |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let around = members.iter().filter(|(name, _)| *name != "data");

@@ -160,7 +160,7 @@ impl Handler {
     }
 }
 
-/// Creates the tables beside those of the outbox.
+/// Creates the tables that are needed in addition to those of the outbox.
 async fn prepare(url: &str) -> Result<(), Failure> {
     let mut connection = PgConnection::connect(url).await?;
     Migrator::<Postgres>::new(Line::Idempotency).up(&mut connection).await?;

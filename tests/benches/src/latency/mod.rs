@@ -24,7 +24,7 @@ use crate::rig::{Database, PATIENCE, Percentiles, pipeline};
 use crate::target::{Kafka, Target as _, fresh_topic};
 use clock::Clock;
 
-/// From this load on, transactions carry ten messages: this server hardly commits more often.
+/// From this load on, transactions carry ten messages: this server can hardly commit more often.
 const BATCHED_FROM: u32 = 5_000;
 /// Up to this load, targets are judged.
 const JUDGED_TO: u32 = 1_000;

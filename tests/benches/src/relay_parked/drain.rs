@@ -148,7 +148,7 @@ async fn course(held: u32, commit_ms: u32, statistics: Statistics, run: &Run) ->
     over.cancel();
     let produced = producing.await??;
     let course = course?;
-    // The hand-over may leave nothing behind.
+    // The hand-over must leave nothing behind.
     run.published.reach(published + u64::from(held) + produced, PATIENCE).await?;
     stop.cancel();
     relaying.await?;

@@ -18,8 +18,8 @@ pub(super) struct BareRow {
 }
 
 impl BareRow {
-    /// Returns as many and as long attributes as a CloudEvent has, so that both sides send the same
-    /// bytes. Only id and key vary, so making them costs nothing.
+    /// Returns attributes of the same number and length as those of a CloudEvent, so that both
+    /// sides send equally many bytes. Only id and key vary, so making them costs nothing.
     pub(super) fn attributes(&self) -> [(&'static str, &str); 7] {
         [
             ("ce_specversion", "1.0"),

@@ -1,5 +1,5 @@
-//! Properties that must hold in every state, and states that must be reachable so that the model
-//! means anything.
+//! Properties that must hold in every state, and states that must be reachable for the model to
+//! mean anything.
 
 use stateright::Property;
 

@@ -10,9 +10,9 @@
 //! | `promise.rs` | properties that must hold, and states that must be reachable |
 //! | `breakage.rs` | rules that can be left out |
 //!
-//! Harsher than the code: a lease may expire at any moment, and a worker that has lost it may go on
-//! forever with what it read when it claimed the saga. That covers every pause. It may still make
-//! calls, which the code's own clock would stop: the keys of the service must hold.
+//! Harsher than the code: a lease may expire at any moment, and a worker that has lost it may
+//! continue forever with what it read when it claimed the saga. That covers every pause. It may
+//! still make calls, which the code's own clock would stop: the keys of the service must hold.
 
 mod action;
 mod breakage;

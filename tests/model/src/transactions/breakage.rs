@@ -26,7 +26,7 @@ pub enum Breakage {
     StoredBeforeCommit,
     /// Checkpoints are not fenced by the epoch.
     NoEpoch,
-    /// A process publishes from a database that went back.
+    /// A process publishes from a database that was set back to an earlier state.
     NumbersNotCompared,
 }
 

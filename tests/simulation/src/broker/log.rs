@@ -30,7 +30,7 @@ pub(super) struct Session {
     is_failed: bool,
     /// Keys with a message that the client of a pipelined session itself refused. Until that
     /// message is sent again, the client refuses every other one of the key. `None`: it has refused
-    /// another one, and so refuses the key for good.
+    /// another one as well, so it refuses the key for good.
     refused: BTreeMap<OrderingKey, Option<MessageId>>,
     /// Unanswered messages, in the order in which they were handed over.
     pub(super) outstanding: BTreeMap<Ticket, (MessageId, Option<OrderingKey>)>,

@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `tables.rs` | inbox rows, effects, attempts, dead letters, and row locks |
-//! | `transaction.rs` | a transaction, of which nothing is visible before its commit |
+//! | `transaction.rs` | a transaction, which is invisible before its commit |
 //! | `store.rs` | the runner's seam |
 
 mod store;

@@ -1,4 +1,4 @@
-//! A transaction: nothing of it is visible before its commit, and nothing remains if it is dropped.
+//! A transaction, which is invisible before its commit, and leaves nothing behind if it is dropped.
 
 use std::sync::Arc;
 

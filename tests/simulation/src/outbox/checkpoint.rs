@@ -1,4 +1,4 @@
-//! Stores a checkpoint, and checks its claim at every moment, not only in the end: everything that
+//! Stores a checkpoint, and checks its claim at every moment, not only at the end: everything that
 //! the cursor has passed is at the broker or parked.
 
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //!
 //! Everything in it goes back together: rows, cursor, lease, and parked entries. Open transactions
 //! end, and ids and commit numbers are assigned again. Everything committed since is undone and
-//! forgotten. But some of it is at the broker, and relays have marks in memory whose commits are
-//! now other ones.
+//! forgotten. But some of it is at the broker, and relays have marks in memory whose commit numbers
+//! now stand for other commits.
 //!
 //! The store makes the same promises as the PostgreSQL adapter
 //! (`outbox/log/src/postgres/history.rs`). A mark names the history in which it was taken. The
@@ -82,12 +82,12 @@ impl State {
         self.note(format_args!("{text}"));
     }
 
-    /// Fails if a mark is not of the current history.
+    /// Fails if a mark belongs to another history.
     pub(super) fn check_mark(&self, mark: &Mark) -> Result<(), LogError> {
         self.check_history(parts(mark).0)
     }
 
-    /// Fails if this history is not the present one.
+    /// Fails if this history is not the current one.
     pub(super) fn check_history(&self, history: u64) -> Result<(), LogError> {
         if history == self.outbox.history || self.is_broken(Breakage::HistoryBelieved) {
             return Ok(());

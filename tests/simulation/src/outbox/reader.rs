@@ -81,7 +81,7 @@ impl LogReader for Reader {
         after: Option<&QueueName>,
         queues_max: usize,
     ) -> Result<HeldQueues, LogError> {
-        // Few queues in one answer, or a walk would never need a second one.
+        // Few queues in one answer, otherwise a walk would never need a second answer.
         self.read(Call::Queues, None, |state| state.outbox.held_queues(after, queues_max.min(3))).await
     }
 

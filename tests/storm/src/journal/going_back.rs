@@ -1,9 +1,10 @@
-//! Messages and rows that a database forgot when it went back, and ids that it assigned twice.
+//! Messages and rows that a database lost when it was set back, and ids that it assigned twice.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A moment at which the producers' database went back, and the data that it lost.
+/// A moment at which the producers' database was set back to an earlier state, and the data that it
+/// lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WentBack {
     /// The time; see [`crate::clock`]. No client had written to the earlier state by then.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `producing` | operations: begun, sent, ended |
 //! | `passing` | entries that went through the gateway of SQS |
-//! | `going_back` | the data that a database lost when it went back, and ids that it assigned twice |
+//! | `going_back` | the data that a database lost when it was set back, and ids that it assigned twice |
 
 mod going_back;
 mod passing;

@@ -46,7 +46,7 @@ pub(super) fn mix_up(history: &mut History, times: &[SetBack]) {
     }
 }
 
-/// Returns whether a client began after the database had gone back, and got the answer that the
+/// Returns whether a client began after the database had been set back, and was told that the
 /// operation is done. Then the operation's rows must be there.
 fn is_promised_since(operation: &Operation, went_back: Option<&u64>) -> bool {
     let began = operation.started.unwrap_or_default();

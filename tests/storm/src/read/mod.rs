@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `analysed` | tables that have statistics, in a storm without any |
 //! | `cursor` | entries that the relay's stored cursor has passed |
-//! | `forgotten` | messages and rows that were lost when the database went back |
+//! | `forgotten` | messages and rows that were lost when the database was set back |
 //! | `history` | the whole history, for the checker |
 //! | `quiet` | the messages that are still in flight |
 //! | `leaks` | resources that were not released |

@@ -90,7 +90,7 @@ pub(super) async fn analyse_again(server: &Url) -> Result<(), Failure> {
     Ok(admin.close().await?)
 }
 
-/// The highest threshold there is. Vacuum is not concerned: without it, tables would grow by their
+/// The highest threshold there is. Vacuum is not affected: without it, tables would grow by their
 /// dead rows, which is another fault.
 const NEVER_ANALYSE: &str = "ALTER SYSTEM SET autovacuum_analyze_threshold = 2147483647";
 const ANALYSE_AGAIN: &str = "ALTER SYSTEM RESET autovacuum_analyze_threshold";

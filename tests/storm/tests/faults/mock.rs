@@ -139,8 +139,8 @@ async fn leaders_move(test: Stage) -> Outcome {
     }
     assert!(seen.iter().any(|detail| *detail != before), "{before}");
     // The old producer may have the wrong broker permanently: librdkafka 2.12 loses track of a
-    // leader that goes and comes back within a millisecond. The first move is still under way when
-    // the second one looks undone.
+    // leader that goes and comes back within a millisecond. The first move is still in progress
+    // when the second one already looks undone.
     let newcomer = self::producer(&address, &[])?;
     Ok(send(&newcomer).await?)
 }

@@ -71,7 +71,7 @@ struct Sent {
 }
 
 /// Returns all messages of a broker in the order of the file. Messages of one producer follow each
-/// other, so each stands between others.
+/// other, so each one has neighbours.
 fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
     let Corpus { bodies, producers } = serde_json::from_str(include_str!("producers.json"))?;
     let mut sent = Vec::new();

@@ -463,7 +463,8 @@ async fn hostile_chunks_are_refused_and_harm_nobody<DB: TestDatabase>(database: 
 }
 
 /// Goal: a producer that splits one message in ever new ways does not fill the tables. Oracle: the
-/// chunks of the 17th way are refused by name; the message takes effect from those of the first.
+/// chunks of the 17th way are refused with an error that says so; the message takes effect from
+/// those of the first.
 async fn a_message_that_is_split_in_ever_new_ways_is_refused<DB: TestDatabase>(database: &Database<DB>) {
     const WAYS: u32 = 16;
     let inbox = database.inbox().await;

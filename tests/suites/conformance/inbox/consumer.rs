@@ -284,7 +284,7 @@ async fn a_foreign_message_takes_effect_once<DB: TestDatabase>(database: &Databa
     let readable = malformed(vec![(String::from("made_at"), made_at)]);
     broker.send(Err(readable.clone()));
     broker.send(Err(readable.clone()));
-    // Headers are missing, so its handler would get a part of it.
+    // Some headers were left out, so the handler would get an incomplete message.
     broker.send(Err(Malformed { is_cut: true, ..readable }));
     broker.send(Err(malformed(Vec::new())));
     broker.send(Err(malformed(vec![(String::from("made_at"), String::from("yesterday"))])));

@@ -22,7 +22,7 @@ tests::cases! { "inbox/copies/{on}/{case}":
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Goal: messages of two sources with one id and equal contents do not become one dead letter when
-/// both are refused by their time. Oracle: the dead letters and the effects.
+/// both are refused because of their time. Oracle: the dead letters and the effects.
 async fn two_messages_with_one_id_that_are_too_old_are_two_dead_letters<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -45,7 +45,8 @@ async fn two_messages_with_one_id_that_are_too_old_are_two_dead_letters<DB: Test
 }
 
 /// Goal: a copy that finds another dead letter in its place is not closed as if the message had
-/// taken effect: later this would count as proof. Oracle: what redrives answer, and the effects.
+/// taken effect: later this would count as proof. Oracle: the results of the redrives, and the
+/// effects.
 async fn a_copy_of_a_stopped_message_waits_for_the_one_that_stopped_it<DB: TestDatabase>(
     database: &Database<DB>,
 ) {

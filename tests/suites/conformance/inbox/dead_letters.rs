@@ -548,11 +548,12 @@ async fn a_discarded_dead_letter_is_never_applied<DB: TestDatabase>(database: &D
         let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
         assert!(matches!(redriven, Redriven::Before { resolution: Resolution::Discarded, .. }));
     }
-    // A message whose day is forgotten is refused by its time.
+    // A message whose day is forgotten is refused because of its time.
     let gone = message_of(now - Duration::from_secs(90 * 86_400), "gone");
     let id = store_dead_letter(&inbox, &gone, Reason::TooOld).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));
-    // A message whose day lies further ahead than days are created is refused by its time as well.
+    // A message whose day lies further ahead than days are created is refused because of its time
+    // as well.
     let far = message_of(now + Duration::from_secs(800 * 86_400), "far");
     let id = store_dead_letter(&inbox, &far, Reason::FromTheFuture).await;
     assert_eq!(inbox.discard(id, &signature()).await.unwrap(), Redriven::Now(Resolution::Discarded));

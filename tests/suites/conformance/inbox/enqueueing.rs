@@ -206,7 +206,7 @@ async fn a_message_in_a_savepoint_that_is_rolled_back_does_not_leave<DB: TestDat
     }
 }
 
-/// Goal: a service that consumes only needs no tables of an outbox; one whose outbox was forgotten
+/// Goal: a service that only consumes needs no tables of an outbox; one whose outbox was forgotten
 /// loses nothing.
 async fn without_an_outbox_messages_wait_and_others_go_on<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;

@@ -274,9 +274,9 @@ async fn a_redrive_that_is_requested_is_carried_out_once<DB: TestDatabase>(datab
     assert_eq!(decided[0].subject.consumer, consumer("billing").as_str());
 }
 
-/// Goal: an operator who accepts a late message is not ignored because a request that does not is
-/// open, alone or together with others. Oracle: the answers, and the decisions: the request that is
-/// open, and what became of the one before.
+/// Goal: an operator's request to redrive a late message anyway is not ignored because an earlier
+/// request that does not accept late messages is still open, for this message alone or for several.
+/// Oracle: the answers, and the decisions: the open request, and what became of the earlier one.
 async fn a_request_that_accepts_late_messages_replaces_one_that_does_not<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -349,8 +349,8 @@ impl<DB: TestDatabase + Dialect> Handler<DB> for Repaired {
     }
 }
 
-/// Goal: a message is not given up because its consumer was stopped again and again while it was
-/// redriven. Oracle: its effect, after more stops than the process may have ends.
+/// Goal: a message is not given up because its consumer was stopped again and again during its
+/// redrive. Oracle: its effect, after more stops than a message may have ended processes.
 async fn a_stop_during_a_redrive_counts_against_no_message<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("one")]);
@@ -400,7 +400,7 @@ impl Handler<Postgres> for Runs {
     }
 }
 
-/// Goal: a message that always exceeds `statement_timeout` (57014, once taken for an outage) does
+/// Goal: a message that always exceeds `statement_timeout` (57014, once treated as an outage) does
 /// not hold its key forever.
 async fn a_statement_that_always_takes_too_long_is_dead_lettered_on_postgres(database: &Database<Postgres>) {
     let inbox = database.inbox().await;

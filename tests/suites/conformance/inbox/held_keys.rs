@@ -355,7 +355,7 @@ async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Da
         DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
         tx.commit().await.unwrap();
     };
-    // As a process whose backoff grows to six hours has postponed it.
+    // As postponed by a process whose backoff grows to six hours.
     moved(4).await;
     let letters = dead_letters(&inbox).await;
     for payload in ["a", "y"] {
@@ -661,8 +661,8 @@ async fn a_held_message_older_than_the_memory_takes_effect<DB: TestDatabase>(dat
     assert_eq!(effects(database).await, ["b"]);
 }
 
-/// Goal: a process that lost its partition and stores a dead letter late does not hold the key in
-/// vain. Oracle: no dead letter is open afterwards.
+/// Goal: a process that lost its partition and stores a dead letter late does not hold the key for
+/// no reason. Oracle: no dead letter is open afterwards.
 async fn a_late_letter_of_what_took_effect_holds_nothing<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let applied = keyed("k", "applied");

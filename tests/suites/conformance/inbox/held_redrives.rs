@@ -32,6 +32,7 @@ tests::cases! { "inbox/held_redrives/{on}/{case}":
         a_held_message_is_compared_by_its_content,
         requests_that_cannot_be_read_block_no_others,
         processes_that_meet_at_held_messages_count_no_end,
+        a_handler_without_a_time_limit_is_redriven,
     }
     on_postgres {
         a_requested_redrive_that_loses_a_conflict_is_tried_again_on_postgres,
@@ -90,6 +91,21 @@ async fn requests_that_cannot_be_read_block_no_others<DB: TestDatabase>(database
     let running = start(builder(&inbox, &broker, rejects.handler()).redrive_interval(SOON));
     until("the last one is redriven", async || effects(database).await == ["last"]).await;
     running.stop().await;
+}
+
+/// Oracle: the effects of a requested redrive, and of the message that its key held.
+async fn a_handler_without_a_time_limit_is_redriven<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let rejects = Rejects::these(["first"]);
+    settled(&inbox, &rejects, &["first", "held"]).await;
+    rejects.repair("first");
+    request(&inbox, of(&dead_letters(&inbox).await, "first")).await;
+    let broker = Broker::new([]);
+    let consumer = holding(&inbox, &broker, rejects.handler(), None).handler_timeout(Duration::MAX);
+    let running = start(consumer);
+    none_is_open(&inbox).await;
+    running.stop().await;
+    assert_eq!(effects(database).await, ["first", "held"]);
 }
 
 /// Goal: a process that does not know the kind of a held message leaves it alone, whatever it does

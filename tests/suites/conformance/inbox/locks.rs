@@ -214,7 +214,7 @@ async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(dat
         assert_eq!(named, id);
     }
     assert_eq!(inbox.decisions(NonZeroU32::MIN).await.unwrap(), []);
-    // Among others, which are decided about.
+    // In a list with two free dead letters, about which the decisions succeed.
     let mut free = Vec::new();
     for payload in ["1", "2"] {
         free.push(store_dead_letter(&inbox, &json(payload), Reason::Rejected).await);

@@ -56,6 +56,13 @@ async fn letters_are_chosen_by_all_conditions_of_a_filter<DB: TestDatabase>(data
     let topic = inbox.dead_letter_by_id(stored[0]).await.unwrap().unwrap().topic;
     let hour = Some(Duration::from_secs(3_600));
     let survey = inbox.survey(&none).await.unwrap();
+    let errors = inbox.letter_errors(&billing()).await.unwrap();
+    let counted: u64 = errors.iter().map(|group| group.count).sum();
+    assert_eq!(
+        (counted, errors.len()),
+        (3, 2),
+        "by topic, reason and error, without closed ones: {errors:?}"
+    );
     for (filter, expected) in [
         (none.clone(), &stored[..]),
         (LetterFilter { consumer: Some(billing()), topic: Some(topic), ..none.clone() }, &stored[..]),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::broker::Broker;
 use super::database::{Database, TestDatabase};
-use super::message;
 use super::runner::{Effect, builder, start};
+use super::{message, message_of};
 use inbox::HandlerError;
 use migrations::Dialect as Name;
 use sqlx::Postgres;
@@ -18,7 +18,10 @@ tests::cases! { "inbox/minutes/{on}/{case}":
         duplicates_are_told_by_the_tables,
         a_rejected_message_was_not_applied,
         minutes_are_forgotten_after_a_day,
+        activity_has_no_longest_period,
+        a_consumer_that_is_hours_behind_is_seen_to_apply,
     }
+    night every { many_dead_letters_of_a_consumer_hide_no_other }
     on_postgres { without_the_right_to_count_everything_else_goes_on_on_postgres }
 }
 
@@ -46,7 +49,7 @@ async fn duplicates_are_told_by_the_tables<DB: TestDatabase>(database: &Database
     assert_eq!(all[0].duplicate_rate(), Some(0.75));
 }
 
-/// Goal: an operator does not read that a consumer applies messages while it rejects all of them.
+/// Goal: an operator never reads that a consumer applies messages while it rejects all of them.
 /// Oracle: a consumer whose only message is dead-lettered, and then one with an effect.
 async fn a_rejected_message_was_not_applied<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
@@ -61,6 +64,60 @@ async fn a_rejected_message_was_not_applied<DB: TestDatabase>(database: &Databas
         assert_eq!((all[0].applied, all[0].dead), (applied, 1), "{all:?}");
         assert_eq!(all[0].last_applied_at.is_some(), applied > 0, "{all:?}");
     }
+}
+
+async fn activity_has_no_longest_period<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one")]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    let all = inbox.activity(Duration::MAX).await.unwrap();
+    assert_eq!((all[0].applied, all[0].counted.applied), (1, 1), "{all:?}");
+}
+
+/// Goal: a consumer that works off a backlog of hours does not look as if it stood still. Oracle:
+/// the activity of the last hour, after messages that were made before it.
+async fn a_consumer_that_is_hours_behind_is_seen_to_apply<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let old = inbox.window().now - 3 * HOUR;
+    let broker = Broker::new([message_of(old, "one"), message_of(old, "two")]);
+    let running = start(builder(&inbox, &broker, Effect::works()));
+    broker.drained().await;
+    running.stop().await;
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!(all[0].applied, 2, "{all:?}");
+    let applied_at = all[0].last_applied_at.unwrap();
+    assert!(inbox.window().now - applied_at < Duration::from_secs(600), "{all:?}");
+}
+
+/// Goal: a consumer whose dead letters reach the limit of the count hides none of the next one.
+/// Oracle: the counts, and the dead letters' earliest time.
+async fn many_dead_letters_of_a_consumer_hide_no_other<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([message("one")]);
+    let running = start(builder(&inbox, &broker, Effect::new(|_, _| Err(HandlerError::reject("never")))));
+    broker.drained().await;
+    running.stop().await;
+    let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+    let columns = "fingerprint, message_id, topic, key, kind, source, time, content_type, headers, \
+         traceparent, tracestate, payload, reason, error, attempts, origin, dead_at";
+    let id = match DB::DIALECT {
+        Name::Postgres => "gen_random_uuid()",
+        Name::Sqlite => "randomblob(16)",
+    };
+    let many = inbox::ACTIVITY_COUNTED_MAX + 5;
+    let rows = format!(
+        "INSERT INTO {place}inbox_dead_letter (id, consumer, scope, subject, {columns}) \
+         WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {many}) \
+         SELECT {id}, 'alpha', d.scope, {id}, {columns} FROM n CROSS JOIN {place}inbox_dead_letter AS d"
+    );
+    let mut tx = database.admin.begin().await.unwrap();
+    DB::sql(&mut tx, rows.leak()).await.unwrap();
+    tx.commit().await.unwrap();
+    let all = inbox.activity(HOUR).await.unwrap();
+    let dead: Vec<_> = all.iter().map(|it| (&it.consumer[..], it.dead, it.dead_since.is_some())).collect();
+    assert_eq!(dead, [("alpha", u64::from(inbox::ACTIVITY_COUNTED_MAX), true), ("billing", 1, true)]);
 }
 
 async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database<DB>) {

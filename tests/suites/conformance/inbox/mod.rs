@@ -16,6 +16,7 @@ mod ended;
 mod ends;
 mod enqueueing;
 mod failures;
+mod functions;
 mod guard;
 mod held_keys;
 mod held_redrives;
@@ -39,7 +40,7 @@ use time::OffsetDateTime;
 tests::cases! {
     modules {
         batch_functions, begun, chunks, consumer, copies, cost, dead_letters, ended, ends,
-        enqueueing, failures, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
+        enqueueing, failures, functions, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
         minutes, moved, retention, runner, services, waiting,
     }
 }

@@ -66,7 +66,8 @@ pub(super) async fn a_replay_after_expiry_is_refused_by_every_process<DB: TestDa
     let confirmed = long.confirm(&consumer("billing"), &Tenant::none(), &old).await;
     assert!(matches!(confirmed, Err(ConfirmError::NotCommitted { .. })), "the record is gone");
 
-    // The first process still assumes 14 days. It may need a second call, but it never applies.
+    // The first process still assumes 14 days. It may need a second call, but it never applies the
+    // message.
     let refused = match consume(&long, &old).await {
         Err(AdmitError::Expired { .. }) => consume(&long, &old).await,
         other => other,
@@ -364,7 +365,7 @@ async fn a_day_is_created_beside_an_open_transaction_on_postgres(database: &Data
 }
 
 /// Goal: a process that needs a day while a lock is in its way waits for a bounded time, and then
-/// tries again. Oracle: two waits of one opening, of which the server ends the first; the day
+/// tries again. Oracle: two waits of one opening, the first of which the server ends; the day
 /// exists once the lock is released.
 async fn creating_a_day_gives_way_and_tries_again_on_postgres(database: &Database<sqlx::Postgres>) {
     let inbox = database.inbox().await;

@@ -518,7 +518,7 @@ where
         .backoff(QUICK)
 }
 
-/// Makes messages of which each has a key of its own, or none.
+/// Makes messages, each with its own key or without a key.
 fn independent(count: usize) -> Vec<Message> {
     let text = |n: usize| format!("text-{n}");
     (0..count)
@@ -652,7 +652,7 @@ async fn an_outage_counts_no_attempt<DB: TestDatabase>(database: &Database<DB>) 
         3 => Err(HandlerError::retry("its own failure")),
         _ => Ok(()),
     });
-    // The message may fail only once alone.
+    // Only one failure of the message's own is allowed.
     let running = start(builder(&inbox, &broker, handler).attempts_max(2));
     broker.drained().await;
     running.stop().await;

@@ -1,4 +1,4 @@
-//! The consumer dead-letters messages that wait in vain, by their age, even if sessions or
+//! The consumer dead-letters messages that wait too long, by their age, even if sessions or
 //! processes end in between.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]

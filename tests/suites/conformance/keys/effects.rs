@@ -81,7 +81,7 @@ async fn swallow<DB: Keys>(
     StatusCode::CREATED
 }
 
-/// Oracle: before, the order was committed and answered with 201, for good, without its message.
+/// Oracle: before, the order was committed without its message, and the answer 201 was stored.
 async fn an_enqueue_that_failed_is_not_committed_whatever_the_handler_answers<DB: Keys>(db: Database<DB>) {
     let app = with(&db, "/swallowed", post(swallow::<DB>)).await;
     let ask = Ask { path: "/swallowed", ..ASK };

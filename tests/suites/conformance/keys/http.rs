@@ -1,6 +1,8 @@
 //! Idempotency keys at the HTTP edge, with axum.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::*;
@@ -13,7 +15,8 @@ use axum::routing::{delete, post};
 use axum::{Extension, Router};
 use futures_util::stream;
 use http_body_util::BodyExt as _;
-use idempotency::http::{HeldTransaction, IdempotencyLayer, LeasedKey};
+use hyper::body::{Frame, SizeHint};
+use idempotency::http::{Effect, HeldTransaction, IdempotencyLayer, LeasedKey};
 use inbox::Tenant;
 use tokio::sync::{Mutex, Semaphore};
 use tower_service::Service as _;
@@ -26,12 +29,16 @@ tests::cases! { "keys/http/{on}/{case}":
         what_is_not_stored_is_rolled_back_and_runs_again,
         a_stream_is_refused_and_does_not_hang,
         a_stream_after_an_effect_elsewhere_is_refused_for_good,
+        a_response_that_never_ends_holds_neither_its_key_nor_a_connection,
+        a_request_without_an_effect_gives_its_key_back_whatever_its_response,
+        a_response_that_broke_off_after_a_refusal_claims_no_effect,
         another_tenants_key_never_replays,
         a_request_whose_client_is_gone_runs_to_its_end,
         a_leased_request_is_in_flight_then_replayed,
         a_leased_handler_that_blocks_its_thread_keeps_its_lease,
         a_leased_request_that_failed_gives_its_key_back,
         a_request_waits_for_another_one_where_the_route_allows_it,
+        a_route_may_let_requests_wait_without_a_limit,
         without_a_key_an_optional_route_runs_each_time,
         a_transaction_that_outlives_its_handler_is_rolled_back,
         a_transaction_that_its_handler_ended_is_an_error,
@@ -73,6 +80,7 @@ async fn place<DB: Keys>(
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
         "stream" => return endless(),
+        "stall" => return Response::new(Body::new(Half { breaks_off: false })),
         "trailers" => {
             let sum =
                 HeaderMap::from_iter([(HeaderName::from_static("x-sum"), HeaderValue::from_static("7"))]);
@@ -104,6 +112,27 @@ fn endless() -> Response<Body> {
     Body::from_stream(endless).into_response()
 }
 
+/// A body of four bytes whose second half never arrives: its host is gone, or the connection ends.
+struct Half {
+    breaks_off: bool,
+}
+
+impl hyper::body::Body for Half {
+    type Data = axum::body::Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        if self.breaks_off { Poll::Ready(Some(Err(std::io::Error::other("gone")))) } else { Poll::Pending }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(4)
+    }
+}
+
 /// Has an effect outside the database: the shop records the call.
 async fn charge(
     State(shop): State<Arc<Shop>>,
@@ -118,6 +147,14 @@ async fn charge(
             tokio::task::block_in_place(go);
         }
         "stream" => return endless(),
+        "stall" => return Response::new(Body::new(Half { breaks_off: false })),
+        "stream, no effect" => {
+            return (StatusCode::UNPROCESSABLE_ENTITY, Extension(Effect::None), endless()).into_response();
+        }
+        "break off, refused" => {
+            let half = Body::new(Half { breaks_off: true });
+            return (StatusCode::UNPROCESSABLE_ENTITY, half).into_response();
+        }
         "" => {}
         status => return (status.parse::<StatusCode>().unwrap(), "no").into_response(),
     }
@@ -187,6 +224,11 @@ impl Answer {
         let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
         assert_eq!(problem["status"], self.status);
         problem["code"].as_str().unwrap().to_owned()
+    }
+
+    fn detail(&self) -> String {
+        let problem: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        problem["detail"].as_str().unwrap().to_owned()
     }
 }
 
@@ -336,6 +378,43 @@ async fn a_stream_after_an_effect_elsewhere_is_refused_for_good<DB: Keys>(db: Da
     assert_eq!(app.calls().await, 1, "the effect is not made again");
 }
 
+/// Goal: an upstream that disappears in the middle of its response holds no key for ever, and no
+/// connection of the pool. Oracle: the answers, and a request that needs the connection.
+async fn a_response_that_never_ends_holds_neither_its_key_nor_a_connection<DB: Keys>(db: Database<DB>) {
+    let soon = Duration::from_millis(100);
+    let app = app(&db, |(orders, charges)| (orders.body_timeout(soon), charges.body_timeout(soon))).await;
+    for ask in [ASK, CHARGE] {
+        let stalled = app.send(Ask { order: "stall", ..ask });
+        let stalled = tokio::time::timeout(Duration::from_secs(60), stalled).await.unwrap();
+        assert_eq!((stalled.status, stalled.code().as_str()), (500, "response_not_storable"));
+        assert!(stalled.detail().contains("not complete within 100ms"), "{}", stalled.detail());
+        let again = app.send(ask).await;
+        let (status, is_stored) = if ask.path == CHARGE.path { (500, true) } else { (201, false) };
+        assert_eq!((again.status, again.is_replayed()), (status, is_stored), "{again:?}");
+    }
+    assert_eq!((all_effects(&db).await, app.calls().await), (1, 3));
+}
+
+async fn a_request_without_an_effect_gives_its_key_back_whatever_its_response<DB: Keys>(db: Database<DB>) {
+    let refuse = ClaimOptions::default().on_expired(idempotency::OnExpired::Refuse);
+    let app = app(&db, |(orders, charges)| (orders, charges.claim(refuse))).await;
+    let first = app.send(Ask { order: "stream, no effect", ..CHARGE }).await;
+    assert_eq!((first.status, first.code().as_str()), (500, "response_not_storable"));
+    assert!(first.detail().starts_with("Nothing was done, but the response is a stream"), "{first:?}");
+    let again = app.send(CHARGE).await;
+    assert_eq!((again.status, again.is_replayed()), (200, false), "{again:?}");
+    assert_eq!(*app.shop.calls.lock().await, ["k 1", "k 2"]);
+}
+
+async fn a_response_that_broke_off_after_a_refusal_claims_no_effect<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |layers| layers).await;
+    let first = app.send(Ask { order: "break off, refused", ..CHARGE }).await;
+    let told = "The request may have taken effect, but the body of the response broke off";
+    assert!(first.detail().starts_with(told), "{}", first.detail());
+    let again = app.send(CHARGE).await;
+    assert!(again.is_replayed() && again.body == first.body, "{again:?}");
+}
+
 /// Every combination of tenant, method, route and key is a separate request.
 async fn another_tenants_key_never_replays<DB: Keys>(db: Database<DB>) {
     let app = app(&db, |layers| layers).await;
@@ -449,6 +528,11 @@ async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db:
     let second = second.await.unwrap();
     assert!(second.is_replayed() && second.body == b"charged", "{second:?}");
     assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
+}
+
+async fn a_route_may_let_requests_wait_without_a_limit<DB: Keys>(db: Database<DB>) {
+    let app = app(&db, |(orders, charges)| (orders.wait_max(Duration::MAX), charges)).await;
+    assert_eq!(app.send(ASK).await.status, 201);
 }
 
 async fn without_a_key_an_optional_route_runs_each_time<DB: Keys>(db: Database<DB>) {

@@ -95,7 +95,7 @@ async fn a_record_answers_whatever_the_tokens_time<DB: Keys>(db: Database<DB>) {
     assert!(matches!(refused, ClaimError::Drift(Drift::TooOld { .. })), "{refused}");
 }
 
-/// Goal: a request that has a record runs however old its token is, because nothing is lost of it:
+/// Goal: a request that has a record runs however old its token is, because its record is complete:
 /// when an operator has released its key, and when its lease has expired under a policy that runs
 /// it again. Oracle: the attempt that is granted, on a lease and in a transaction.
 async fn a_record_lets_its_request_run_whatever_the_tokens_time<DB: Keys>(db: Database<DB>) {

@@ -89,7 +89,7 @@ async fn a_transaction_that_was_exchanged_stores_nothing<DB: Keys>(db: Database<
     assert_eq!(run(&keys, "k").await, "acquired");
 }
 
-/// Nothing is left to roll back, which is no error.
+/// Nothing is left to roll back, which is not an error.
 async fn a_transaction_that_was_ended_in_sql_is_rolled_back<DB: Keys>(db: Database<DB>) {
     let keys = open(&db).await;
     let Claimed::Acquired(mut tx) =

@@ -15,6 +15,7 @@ use outbox_log::{
     PageLimit, Parked, PauseScope,
 };
 
+use crate::outbox::rows::insert;
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
 tests::cases! { "outbox/checkpoint_store/{on}/{case}":
@@ -23,6 +24,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         a_fenced_holder_changes_nothing,
         a_released_lease_is_free_at_once,
         a_forgotten_holder_writes_nothing_under_the_same_name,
+        a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
         held_entries_are_read_by_their_key_in_pages,
@@ -67,8 +69,8 @@ async fn a_held_lease_is_busy_and_an_expired_one_is_taken_over<DB: TestDialect>(
 }
 
 /// Goal: the lease has one holder even if two processes see it free at the same moment: both have
-/// read the row before either of them takes it. Oracle: one is granted, the other one is told its
-/// name.
+/// read the row before either of them takes it. Oracle: one is granted, and the other one learns
+/// the holder's name.
 async fn a_free_lease_is_granted_to_one_of_two_that_see_it_free(db: &Database<sqlx::Postgres>) {
     let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
     let (first, _) = granted(&mut a).await;
@@ -103,6 +105,26 @@ async fn a_forgotten_holder_writes_nothing_under_the_same_name<DB: TestDialect>(
     assert_eq!(a.renew(old.epoch, TTL).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(old.epoch).await.unwrap(), Fenced::Lost);
     assert_eq!(b.renew(new.epoch, TTL).await.unwrap(), Fenced::Held);
+}
+
+/// Goal: a process that takes its own lease again goes on from the cursor in the database, which
+/// may have been restored meanwhile, not from the one that it stored last. Oracle: the first
+/// cursor.
+async fn a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored<DB: TestDialect>(
+    db: &Database<DB>,
+) {
+    let mut store = db.checkpoint_store("a").await;
+    let (lease, first) = granted(&mut store).await;
+    db.run("CREATE TABLE backup AS SELECT relay, cursor FROM outbox_relay").await;
+    insert(db, "topic, payload", "'orders', ''").await;
+    let mut follower = Follower::new(db.reader().await, first.clone());
+    assert_eq!(follower.all().await.len(), 1);
+    assert_eq!(store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
+    let (_, later) = granted(&mut store).await;
+    assert_ne!(later, first);
+    db.run("UPDATE outbox_relay SET cursor = (SELECT backup.cursor FROM backup)").await;
+    let (_, again) = granted(&mut store).await;
+    assert_eq!(again, first);
 }
 
 async fn a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length<DB: TestDialect>(
@@ -356,9 +378,9 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     assert!(edited.digest_before.is_some() && edited.digest_before != edited.digest_after);
 }
 
-/// Goal: an entry that is retried in vain until an operator acts can be discarded or edited between
-/// two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the entries
-/// that the relay reads as due: the discarded one, and the edited one with its new content.
+/// Goal: an entry that is retried without success until an operator acts can be discarded or edited
+/// between two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the
+/// entries that the relay reads as due: the discarded one, and the edited one with its new content.
 async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, due_in, fault| {
         let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
@@ -478,7 +500,7 @@ fn chosen(id: i64) -> ChosenEntry {
 /// Goal: a decision about many entries reaches, in one transaction, each one that is dead and still
 /// holds the message that the operator saw. A place that meanwhile holds another message is left
 /// alone. Oracle: the verdict on each, the states, and one line of the audit for each entry that
-/// was decided.
+/// was decided about.
 async fn a_decision_reaches_the_messages_that_were_chosen_and_no_others<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, state| ExceptionChange::Park(parked(id, state, None));
     let changes = [1, 2, 3].map(|id| park(id, ExceptionState::Dead));
@@ -717,9 +739,9 @@ async fn the_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postg
     assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
 }
 
-/// Goal: an orphan of two-phase commit, which belongs to no session, is named as what holds rows
-/// back. Oracle: its gid and age, for an operator and for the role of the relay; the older of it
-/// and an open transaction is named.
+/// Goal: an orphan of two-phase commit, which belongs to no session, is named as the transaction
+/// that holds rows back. Oracle: its gid and age, for an operator and for the role of the relay;
+/// the older of it and an open transaction is named.
 async fn a_prepared_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postgres>) {
     let admin = admin::open(&db.url, source(), LogOptions::default()).unwrap();
     let relay = admin::open(&tests::Role::Relay.url(&db.url).unwrap(), source(), LogOptions::default());

@@ -35,8 +35,8 @@ tests::cases! { "outbox/clusters/{on}/{case}":
     }
 }
 
-/// Goal: where commits wait for a standby that is not connected, that is the cause, and not a
-/// session which waits as well. Oracle: the cause, before and after the name is removed.
+/// Goal: where commits wait for a standby that is not connected, that is reported as the cause, not
+/// a session that waits as well. Oracle: the cause, before and after the name is removed.
 async fn a_synchronous_standby_that_is_gone_is_named(stage: Stage) -> Outcome {
     let cluster = Cluster::start(&stage, &[]).await?;
     let db = database(&cluster).await;
@@ -293,8 +293,8 @@ async fn promoted(cluster: &Cluster) -> Outcome {
     .await
 }
 
-/// A producer asks for the outcome of a commit, and the name of the server leads to a standby.
-/// That does not have the commit yet, and must not deny it.
+/// A producer asks for the outcome of a commit, and the name of the server leads to a standby. The
+/// standby does not have the commit yet, and must not deny it.
 async fn assert_knows_no_outcome(standby: &Cluster) -> Outcome {
     let pool = sqlx::PgPool::connect(&standby.url()).await?;
     let patience = RetryPolicy::default().resolve_timeout(Duration::from_secs(3));

@@ -163,8 +163,8 @@ pub(super) async fn a_late_row_costs_no_walk(db: &Database<Postgres>) {
     assert!(cost < 400, "{cost}");
 }
 
-/// Goal: a transaction that writes for hours does not keep a relay from its lease, and an id that
-/// is assigned again behind it is still found. Oracle: the server's count, and the refusal.
+/// Goal: a transaction that writes for hours does not keep a relay from taking its lease, and an id
+/// that is assigned again behind it is still found. Oracle: the server's count, and the refusal.
 async fn rows_of_an_open_transaction_cost_neither_a_grant_nor_a_mark(db: &Database<Postgres>) {
     without_autovacuum(db).await;
     let mut first = db.checkpoint_store("a").await;

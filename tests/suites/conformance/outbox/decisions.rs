@@ -16,7 +16,7 @@ use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOpt
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
 use crate::outbox::searches::{places, told};
-use crate::outbox::support::{Database, TestDialect, granted, relay, source};
+use crate::outbox::support::{Database, TestDialect, granted, pipeline, relay, source};
 
 tests::cases! { "outbox/decisions/{on}/{case}":
     every {
@@ -24,6 +24,7 @@ tests::cases! { "outbox/decisions/{on}/{case}":
         an_edit_is_withdrawn_with_its_relay,
         a_relay_that_is_forgotten_leaves_no_pause,
         what_is_discarded_with_a_relay_goes_in_parts,
+        a_relay_that_returns_while_it_is_forgotten_is_told_what_is_gone,
         decisions_that_may_not_go_keep_no_others,
         the_last_ten_errors_of_an_entry_are_kept,
         the_same_error_again_is_written_once,
@@ -117,8 +118,8 @@ async fn an_edit_is_withdrawn_with_its_relay<DB: TestDialect>(db: &Database<DB>)
     assert_eq!(admin.audit(&relay(), 10).await.unwrap().len(), 6);
 }
 
-/// Goal: a relay that is made later under the name of one that was forgotten publishes. Oracle: the
-/// pauses of both, and of another relay.
+/// Goal: a new relay under the name of a forgotten one publishes. Oracle: the pauses of both, and
+/// of another relay.
 async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Database<DB>) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let other = outbox_log::RelayName::new("other").unwrap();
@@ -135,14 +136,9 @@ async fn a_relay_that_is_forgotten_leaves_no_pause<DB: TestDialect>(db: &Databas
     assert_eq!(admin.pauses(&other).await.unwrap().len(), 2);
 }
 
-/// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
-/// is not in vain. Oracle: the entries left after a call whose third part fails, and after the next
-/// call. A relay that leads again in between loses nothing more.
-async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
+/// Parks 25,000 entries: two parts of a discard, and some.
+async fn park_many<DB: TestDialect>(db: &Database<DB>) {
     const PARKED: i64 = 25_000;
-    let mut main = Relay::new(db, &relay()).await;
-    main.pass(&[]).await;
-    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
     let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
     let cast = if is_sqlite { "" } else { "::uuid" };
     let content = if is_sqlite { "x'00', 0" } else { "'\\x00', now()" };
@@ -162,6 +158,17 @@ async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Data
     ] {
         db.run(&format!("INSERT INTO {insert}")).await;
     }
+}
+
+/// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
+/// keeps its progress. Oracle: the entries left after a call whose third part fails, and after the
+/// next call. A relay that leads again in between loses nothing more.
+async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    park_many(db).await;
+    let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
     let refuse: &[&str] = if is_sqlite {
         &["CREATE TRIGGER refused BEFORE DELETE ON outbox_exception WHEN OLD.id = 24000 \
            BEGIN SELECT RAISE(ABORT, 'interrupted'); END"]
@@ -195,6 +202,50 @@ async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Data
     db.run(if is_sqlite { "DROP TRIGGER refused" } else { "DROP TRIGGER refused ON outbox_exception" }).await;
     open(db).forget(&relay(), true).await.unwrap();
     assert_eq!(left().await, [0, 0, 0]);
+}
+
+/// Goal: an operator whose `relay forget --discard-parked` is overtaken by the relay learns that
+/// messages are gone. Oracle: the error, and the entries that are left, where the relay takes its
+/// lease after the first part.
+async fn a_relay_that_returns_while_it_is_forgotten_is_told_what_is_gone<DB: TestDialect>(db: &Database<DB>) {
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    assert_eq!(main.checkpoint_store.release(main.epoch).await.unwrap(), Fenced::Held);
+    let config = pipeline(&relay(), &db.relay_url());
+    let name = relay();
+    let signed = signed("ann");
+    let forgotten = || operate::forget::forget(&config, &signed, &name, true);
+    park_many(db).await;
+    let leads = "UPDATE outbox_relay SET holder = 'b', lease_seconds = 300, lease_until =";
+    let returns: &[String] = if DB::DIALECT == migrations::Dialect::Sqlite {
+        &[format!(
+            "CREATE TRIGGER returns AFTER DELETE ON outbox_exception WHEN OLD.id = 1 \
+             BEGIN {leads} CAST(unixepoch('subsec') * 1000000 AS INTEGER) + 300000000; END"
+        )]
+    } else {
+        &[
+            format!(
+                "CREATE FUNCTION returns() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER \
+                 SET search_path FROM CURRENT AS $$BEGIN {leads} clock_timestamp() + interval '300 s'; RETURN NULL; END$$"
+            ),
+            String::from(
+                "CREATE TRIGGER returns AFTER DELETE ON outbox_exception FOR EACH ROW WHEN (OLD.id = 1) \
+                 EXECUTE FUNCTION returns()",
+            ),
+        ]
+    };
+    for sql in returns {
+        db.run(sql).await;
+    }
+    let error = forgotten().await.unwrap_err();
+    assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 15_000);
+    let told = format!("{error}; {}", error.help().unwrap_or_default());
+    assert!(told.contains("is led by b"), "{told}");
+    assert!(told.contains("10000 of its parked messages are discarded"), "{told}");
+    // Nothing was discarded by this call.
+    let error = forgotten().await.unwrap_err();
+    let told = format!("{error}; {}", error.help().unwrap_or_default());
+    assert!(told.contains("is led by b") && !told.contains("discarded"), "{told}");
 }
 
 /// Goal: retention of decisions never stops, however many of the oldest must stay, or were made
@@ -257,10 +308,10 @@ fn lines(failures: &[FailedAttempts]) -> Vec<String> {
     failures.iter().map(|failed| format!("{}: {}", failed.numbers(), failed.error)).collect()
 }
 
-/// Goal: an operator sees what happened before the last error, and the store of it stays small
-/// whatever brokers answer. Oracle: the errors of a message that fails with a new text each time,
-/// with texts of any characters and of the greatest length, is requeued, and fails again; the bytes
-/// that are stored.
+/// Goal: an operator sees what happened before the last error, and its storage stays small whatever
+/// brokers answer. Oracle: the errors of a message that fails with a new text each time, with texts
+/// of any characters and of the greatest length, is requeued, and fails again; the bytes that are
+/// stored.
 async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;
@@ -301,7 +352,7 @@ async fn the_last_ten_errors_of_an_entry_are_kept<DB: TestDialect>(db: &Database
 }
 
 /// Goal: an outage of hours, in which a message fails in the same way at every attempt, writes
-/// nothing beside what a failure writes anyway. Oracle: the column after such attempts, also when
+/// nothing beyond what a failure writes anyway. Oracle: the column after such attempts, also when
 /// the entry was held in between, and after another error.
 async fn the_same_error_again_is_written_once<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
@@ -339,8 +390,8 @@ async fn edits<DB: TestDialect>(db: &Database<DB>, entry: &Entry) -> Vec<i64> {
 }
 
 /// Goal: of two operators who correct one message, none overwrites what the other has written or
-/// decided. Oracle: the answers to edits of content that was edited, requeued, and that died again
-/// since it was shown; the decisions in the audit.
+/// decided. Oracle: the answers to edits of a message that, since it was shown, was edited, was
+/// requeued, or died again; the decisions in the audit.
 async fn an_edit_covers_the_content_that_was_shown<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(1)).await;
     let mut main = Relay::new(db, &relay()).await;

@@ -9,6 +9,7 @@ use outbox_log::admin::{
     self, ChosenEntry, Confirmed, DecideError, Decision, Desk, OperatorDecision, ParkedFilter, ParkedQuery,
     StandingCount,
 };
+use outbox_log::entries::EntryRef;
 use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, LogOptions, Parked};
 use uuid::Uuid;
 
@@ -22,6 +23,7 @@ tests::cases! { "outbox/desks/{on}/{case}":
         a_confirmation_covers_what_was_dead_then,
         a_confirmed_discard_leaves_what_is_tried_again,
         a_confirmation_that_is_sent_twice_is_one_decision,
+        an_edit_is_a_change_that_no_earlier_confirmation_covers,
     }
 }
 
@@ -238,4 +240,76 @@ async fn a_confirmation_that_is_sent_twice_is_one_decision<DB: TestDialect>(db: 
         assert!(record.now.contains(&StandingCount { state, count: 1 }), "{state:?}: {:?}", record.now);
     }
     assert_eq!(desk.decision(Uuid::now_v7()).await.unwrap(), None);
+}
+
+/// Goal: no decision is taken about content that its operator has not seen. Oracle: the answers and
+/// the content, for confirmations of the time before an edit and after it; the times that are
+/// listed. An entry that waits for a retry is not even postponed.
+async fn an_edit_is_a_change_that_no_earlier_confirmation_covers<DB: TestDialect>(db: &Database<DB>) {
+    let (mut main, entries) = park(db, 3).await;
+    let mut desk = desk(db);
+    let of = |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id() };
+    let [dead, waits, untouched] = [0, 1, 2];
+    desk.decide(&[of(waits)], &requeue(), None).await.unwrap().remove(0).unwrap();
+    let fault = Some(Fault::Operator);
+    let waiting = Parked { fault, ..parked(&entries[waits], ExceptionState::Retrying) };
+    main.pass(&[ExceptionChange::Park(waiting.clone())]).await;
+    let edit = |payload: &'static str| OperatorDecision {
+        decision: Decision::Edit { payload: Some(payload.into()), headers: None, replaces: None },
+        ..requeue()
+    };
+    // The clock of SQLite has milliseconds.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let as_of = desk.now().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let verdicts = desk.decide(&[of(dead), of(waits)], &edit("bob's"), None).await.unwrap();
+    assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+    // The retry that follows an edit is not yet stored, as where no relay runs.
+    let due = if DB::DIALECT == migrations::Dialect::Sqlite {
+        "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + 3600000000"
+    } else {
+        "now() + interval '1 hour'"
+    };
+    db.run(&format!("UPDATE outbox_exception SET due_at = {due} WHERE state = 'retrying'")).await;
+
+    let confirmed = |as_of| Some(Confirmed { id: Uuid::now_v7(), as_of });
+    let discard = OperatorDecision { decision: Decision::Discard, ..requeue() };
+    let chosen = [of(dead), of(waits)];
+    for (decision, count) in [(edit("ann's"), 2), (discard.clone(), 2), (requeue(), 1)] {
+        let verdicts = desk.decide(&chosen[..count], &decision, confirmed(as_of)).await.unwrap();
+        for verdict in &verdicts {
+            assert!(matches!(verdict, Err(DecideError::Edited { .. })), "{decision:?}: {verdict:?}");
+        }
+    }
+    let filter = ParkedFilter { as_of: Some(as_of), ..ParkedFilter::default() };
+    assert_eq!(self::chosen(&mut *desk, &filter).await, [of(untouched)]);
+    let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    for entry in &chosen {
+        let content = admin.content(&relay(), entry).await.unwrap().unwrap();
+        assert_eq!(content.payload.as_deref(), Some("bob's".as_bytes()));
+    }
+    let mut listed = Vec::new();
+    for state in [ExceptionState::Dead, ExceptionState::Retrying] {
+        let asked = ParkedQuery { state, ..query(ParkedFilter::default(), EntryId::default(), 10) };
+        let by_filter = desk.parked(&asked).await.unwrap().entries;
+        let by_state = admin.list(&relay(), state, EntryId::default(), 10).await.unwrap();
+        assert_eq!(by_filter.len(), by_state.len(), "{state}");
+        listed.extend(by_filter.into_iter().chain(by_state));
+    }
+    for entry in &listed {
+        let is_edited = entry.id != entries[untouched].id;
+        assert_eq!((entry.updated_at > as_of, entry.edited), (is_edited, is_edited), "{entry:?}");
+        let is_waiting = entry.due_in.is_some_and(|due_in| due_in > Duration::from_secs(1_800));
+        assert_eq!(is_waiting, entry.id == entries[waits].id, "{entry:?}");
+    }
+    let (_, found) =
+        outbox_log::entries::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
+    let found = found.find(&relay(), EntryRef::Id(entries[dead].id)).await.unwrap().remove(0);
+    assert!(found.parked.unwrap().edited_at.is_some_and(|edited_at| edited_at > as_of));
+
+    // A confirmation of what is there now covers it.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let now = desk.now().await.unwrap();
+    let verdicts = desk.decide(&chosen, &discard, confirmed(now)).await.unwrap();
+    assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
 }

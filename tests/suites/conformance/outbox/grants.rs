@@ -146,8 +146,8 @@ async fn roles_that_were_just_made_have_their_rights_and_no_other(db: &Database<
     let distinct: BTreeSet<_> =
         granted().into_iter().map(|right| (right.role, right.kind, right.object, right.privilege)).collect();
     assert_eq!(examined.all_pass().await, distinct.len());
-    // One user of several parts, who is a producer by membership, has no right in excess. The
-    // search path has the tables.
+    // A user of several roles, who is a producer by membership, has no excess right. The search
+    // path has the tables.
     with_every_line(db).await;
     let service = || String::from(Role::Service.user());
     let names = RoleNames { producer: service(), claimant: service(), worker: service(), ..names() };

@@ -1,5 +1,5 @@
-//! Databases that went back or were replaced: a sequence that was set back, a cursor of another
-//! server, a server that crashed behind a pooler, a clock that went back.
+//! Databases that were set back or replaced: a sequence that was set back, a cursor of another
+//! server, a server that crashed behind a pooler, a clock that was set back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -188,7 +188,7 @@ async fn a_checkpoint_beside_a_detached_segment_names_it(db: &Database<Postgres>
     assert_eq!(stored, Fenced::Held);
     assert_eq!(beside(db).await, [(String::from("10"), Some(String::from("10")))]);
 
-    // Nor is the row of a message taken for gone that was too large to be copied.
+    // A message that was too large to be copied is not reported as gone either.
     db.run("UPDATE outbox_parked SET payload = NULL").await;
     db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION {segment}")).await;
     let asks = [HeldAsk { queue: QueueName::of("orders", Some("10")), from: EntryId(0) }];
@@ -208,7 +208,7 @@ async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
     let entry = follower.all().await.remove(0);
     let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[dead(&entry)]).await.unwrap();
     assert_eq!(stored, Fenced::Held);
-    // As of a message that was too large to be copied.
+    // As for a message that was too large to be copied.
     db.run("UPDATE outbox_parked SET payload = NULL, headers = NULL").await;
     let segment: String =
         sqlx::query_scalar("SELECT tableoid::regclass::text FROM outbox_message ORDER BY id DESC LIMIT 1")

@@ -11,6 +11,8 @@ mod drift;
 mod grants;
 mod hardened;
 mod histories;
+mod hosts;
+mod in_service;
 mod log;
 mod metrics;
 mod migrate;
@@ -45,7 +47,7 @@ pub(crate) use support::each;
 tests::cases! {
     modules {
         checkpoint_store, collations, concurrency, cost, decisions, desks, drift, grants, hardened,
-        histories, log, metrics, migrate, nodes, pauses, pictures, plans, producer, reconciling,
+        histories, hosts, in_service, log, metrics, migrate, nodes, pauses, pictures, plans, producer, reconciling,
         replays, restore, retention, retention_clocks, roles, row_security, rows, searches,
         servers, shared_ids, sizes, snapshots, tails, transaction_ids, unknown_commit, waits, wire,
         withheld,

@@ -147,7 +147,7 @@ async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialec
 }
 
 /// Goal: a command that is repeated under its id is a duplicate, although its trace, its time of
-/// delivery and the headers of its request are others. Oracle: the answers.
+/// delivery and the headers of its request differ. Oracle: the answers.
 async fn a_command_that_is_repeated_later_is_a_duplicate<DB: TestDialect>(db: &Database<DB>) {
     let outbox = Outbox::<DB>::builder().varying_headers(["attempt"]).build();
     let id = MessageId::new();
@@ -649,7 +649,7 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
         let error = Postgres::execute(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{call}: {error}");
     }
-    // The library refuses these names with the same words.
+    // The library refuses these names with the same error.
     for name in
         ["ce_id", "Ce-Source", "CLOUDEVENTS_type", "Content-Type", "traceparent", "TraceState", "MESSAGE-ID"]
     {
@@ -661,7 +661,7 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
             assert!(error.to_string().contains(&expected), "{call}: {error}");
         }
     }
-    // It refuses ids with the library's words, and times that no window accepts.
+    // Ids are refused with the library's error, and so are times that no window accepts.
     let at = |days: i64| {
         MessageId::derived(time::OffsetDateTime::now_utc() + time::Duration::days(days), ["a"]).unwrap()
     };

@@ -191,8 +191,8 @@ async fn a_form_that_is_sent_twice_at_once_names_the_replay_that_may_run(db: &Da
 }
 
 /// Goal: nothing that needs the whole log answers from seven of its eight segments: a replay would
-/// send too little, a comparison report phantoms, and a message of the segment was never there.
-/// Oracle: the errors name the segment, and none comes once it is attached.
+/// send too little, a comparison would report phantoms, and a message of the segment would seem
+/// never to have existed. Oracle: the errors name the segment, and none comes once it is attached.
 async fn a_log_without_a_segment_is_named_by_whoever_reads_all_of_it(db: &Database<Postgres>) {
     db.enqueue(messages(3)).await;
     Relay::new(db, &relay()).await.pass(&[]).await;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use brokers::Secret;
 use inbox::ConsumerName;
+use message::Fault;
 use migrations::{Line, Migrator};
 use operate::search::{HeaderIs, Search, SearchResult, search};
 use operate::story::{Story, story};
@@ -14,7 +15,7 @@ use operate::{InboxConfig, MessageState, Operator, Places, Role};
 use outbox::NewMessage;
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{LogEntries, Search as LogSearch};
-use outbox_log::{EntryId, ExceptionChange, ExceptionState, LogOptions, RelayName};
+use outbox_log::{EntryId, ExceptionChange, ExceptionState, LogOptions, Parked, RelayName};
 use tests::Backend;
 
 use crate::outbox::retention::{Relay, messages, parked};
@@ -29,6 +30,7 @@ tests::cases! { "outbox/searches/{on}/{case}":
         a_database_that_is_away_is_named_and_hides_no_other,
         a_story_names_the_consumers_of_its_own_pipeline_only,
         a_held_message_names_the_one_that_it_waits_behind,
+        a_held_message_does_not_name_anothers_fault,
     }
 }
 
@@ -135,7 +137,7 @@ async fn a_header_is_compared_exactly<DB: TestDialect>(db: &Database<DB>) {
     ])
     .await;
     let payload = if DB::BACKEND == Backend::Postgres { "'\\x00'" } else { "x'00'" };
-    // The relay parks what is no message, and a search passes over it.
+    // The relay parks a row that is not a message, and a search passes over it.
     for (key, headers) in [
         ("number", r#"{"tenant": 7}"#),
         ("nested", r#"{"tenant": {"tenant": "acme"}}"#),
@@ -242,8 +244,8 @@ async fn a_search_begins_at_a_time_or_a_position<DB: TestDialect>(db: &Database<
     places.close().await;
 }
 
-/// Goal: a database that does not answer is named, and is not taken for an empty one. Oracle: the
-/// result of a search in it and in another one.
+/// Goal: a database that does not answer is named, and is not reported as empty. Oracle: the result
+/// of a search in it and in another one.
 async fn a_database_that_is_away_is_named_and_hides_no_other<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(messages(2)).await;
     let away = RelayName::new("away").unwrap();
@@ -329,6 +331,49 @@ async fn a_story_names_the_consumers_of_its_own_pipeline_only<DB: TestDialect>(d
     );
     assert_eq!(after.inboxes[0].held_by_key.as_deref(), Some("key-0"));
     open.close().await;
+}
+
+/// Goal: an operator who follows a held message to the one that stops it decides about the right
+/// one. Oracle: the entries that were parked: a retry after the fault of its own message stops only
+/// its key, and the message before a held one on its key stops it whatever else the topic has.
+async fn a_held_message_does_not_name_anothers_fault<DB: TestDialect>(db: &Database<DB>) {
+    let keys = ["own-fault", "dead", "dead", "free", "topic-is-missing", "dead", "free"];
+    db.enqueue(keys.iter().map(|key| NewMessage::new("orders").key(*key).json(&1))).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let passed = main.follower.all().await;
+    let park = |n: usize, state, fault| {
+        let error = Some(format!("the error of {n}"));
+        ExceptionChange::Park(Parked { fault, error, ..parked(&passed[n], state) })
+    };
+    let (message, operator) = (Some(Fault::Message), Some(Fault::Operator));
+    let parks = [
+        park(0, ExceptionState::Retrying, message),
+        park(1, ExceptionState::Dead, message),
+        park(2, ExceptionState::Held, None),
+        park(3, ExceptionState::Held, None),
+    ];
+    main.pass(&parks).await;
+    let places = places(db);
+    let behind = async |n: usize| {
+        let story = told(&places, &passed[n].id.to_string()).await.outboxes.remove(0);
+        (story.behind.map(|behind| behind.id), story.because.unwrap_or_default())
+    };
+    let (id, because) = behind(2).await;
+    assert_eq!(id, Some(passed[1].id.0), "{because}");
+    assert!(because.ends_with("which is dead: the error of 1"), "{because}");
+    assert_eq!(behind(3).await.0, None, "nothing stops its key or its topic");
+
+    // The topic is stopped as well. What stops the key is still named first.
+    let parks = [
+        park(4, ExceptionState::Retrying, operator),
+        park(5, ExceptionState::Held, None),
+        park(6, ExceptionState::Held, None),
+    ];
+    main.pass(&parks).await;
+    assert_eq!(behind(5).await.0, Some(passed[1].id.0));
+    let (id, because) = behind(6).await;
+    assert_eq!(id, Some(passed[4].id.0), "{because}");
+    places.close().await;
 }
 
 /// Goal: the way from a held message to the one that stops it is one step. Oracle: the entries that

@@ -21,6 +21,7 @@ tests::cases! { "outbox/unknown_commit/{on}/{case}":
     on_postgres {
         a_commit_that_happened_is_recognised_and_not_run_again,
         a_commit_that_never_arrived_is_run_again,
+        a_commit_may_be_looked_up_without_a_limit,
         an_error_of_a_pooler_does_not_prove_a_rollback,
         a_refusal_with_a_code_of_its_own_is_found_out_and_not_run_again,
         without_a_message_the_outcome_stays_unknown,
@@ -139,6 +140,17 @@ async fn a_commit_that_never_arrived_is_run_again(db: &Database<Postgres>) {
     let runs = Arc::new(AtomicUsize::new(0));
     place(&db.outbox, &pool, &runs).await.unwrap();
     assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (3, 0));
+    assert_eq!(db.rows().await, 1);
+    pool.close().await;
+}
+
+/// Oracle: the runs and the rows, where a panic would make the caller run the transaction again.
+async fn a_commit_may_be_looked_up_without_a_limit(db: &Database<Postgres>) {
+    let (pool, left) = cut_pool(db, Cut::After, 1).await;
+    let retry = outbox::RetryPolicy::default().resolve_timeout(std::time::Duration::MAX);
+    let runs = Arc::new(AtomicUsize::new(0));
+    place(&Outbox::<Postgres>::builder().retry(retry).build(), &pool, &runs).await.unwrap();
+    assert_eq!((runs.load(Ordering::SeqCst), left.load(Ordering::SeqCst)), (1, 0));
     assert_eq!(db.rows().await, 1);
     pool.close().await;
 }

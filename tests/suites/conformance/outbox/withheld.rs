@@ -68,7 +68,7 @@ async fn a_dropped_key_and_a_detached_day_are_named(db: &Database<Postgres>) {
     owner.close().await.unwrap();
 }
 
-/// It is a warning, because a database for tests may be meant to be like this.
+/// It is a warning, because a database for tests may be like this on purpose.
 async fn an_unlogged_segment_keeps_nobody_from_opening(db: &Database<Postgres>) {
     with_every_line(db).await;
     let mut owner = PgConnection::connect(&db.url).await.unwrap();

@@ -224,7 +224,7 @@ where
     let seen = eve.get(&below("/dead")).await?;
     assert!(seen.body.contains(TOPIC) && seen.body.contains(EVE), "{}", seen.body);
     assert_eq!(seen.forms(), [0, 0]);
-    // Even with a token, because a form of this browser with this name belongs to an operator.
+    // Not even with the form token of an operator who uses the same browser.
     let mut shared = Browser::new(&application, ANN);
     let of_ann = shared.get(&below("/dead")).await?.field("form_token")?.to_owned();
     shared.becomes(EVE);
@@ -257,7 +257,7 @@ where
     assert_eq!((paused.status, paused.value("location")), (StatusCode::SEE_OTHER, "/ops/outbox/topics"));
     let actors = service.db.texts("SELECT actor FROM outbox_operation").await?;
     assert_eq!(actors, ["ann@shop.example"]);
-    // Who ends a pause first reads whose it is, and why.
+    // Before ending a pause, an operator reads whose it is, and why it was set.
     let form =
         format!("/pause?pipeline=shipping&scope=topic&name={TOPIC}&resume=yes&since=2026-01-01T00:00:00Z");
     let form = shared.get(&below(&form)).await?;
@@ -386,7 +386,7 @@ where
     let refused = ann.get(&below("/events")).await?;
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.body.contains("its relay has stopped"), "{}", refused.body);
-    // Nobody publishes, and operators decide nevertheless.
+    // No relay publishes, but operators can still decide.
     let token = ann.get(&below("/dead")).await?.field("form_token")?.to_owned();
     let decided = requeue(&ann, &token).await?.1.ok_or("not asked for a reason")?;
     assert_eq!(decided.status, StatusCode::SEE_OTHER, "{}", decided.body);
@@ -433,9 +433,9 @@ async fn send_edit(browser: &Browser, fields: Vec<(&'static str, String)>) -> Re
     browser.post(&below("/message/edit/decide"), &fields).await
 }
 
-/// Goal: an operator corrects a dead message in a browser without scripts, and nothing but what was
-/// shown. Oracle: the form, what the broker has, the audit with the content before and after, and
-/// the answers to a form that is sent twice, to one that was opened before, and to a viewer.
+/// Goal: an operator corrects a dead message in a browser without scripts, and changes only what
+/// was shown. Oracle: the form, what the broker has, the audit with the content before and after,
+/// and the answers to a form that is sent twice, to one that was opened before, and to a viewer.
 async fn a_dead_message_is_corrected_and_requeued<DB: Dialect>(stage: Stage) -> Outcome
 where
     for<'a> Address: From<&'a Pool<DB>>,
@@ -482,7 +482,7 @@ where
         send_edit(&ann, with(&hidden, &[("payload", "1"), ("headers", ""), ("reason", "no")])).await?;
     assert_eq!(unchanged.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", unchanged.body);
     assert!(unchanged.body.contains("neither payload nor headers were changed"), "{}", unchanged.body);
-    // The text comes back: with a box to accept it, and without a reason.
+    // The page shows the text again, with a box to accept it and without a reason.
     let broken = [("payload", "{\"kg\": 2"), ("headers", ""), ("reason", "the scale")];
     let warned = send_edit(&ann, with(&hidden, &broken)).await?;
     assert_eq!(warned.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", warned.body);

@@ -29,7 +29,7 @@ async fn a_claim_that_was_taken_back_is_not_the_next_one<DB: Tables>(db: Databas
     next_is_there.notified().await;
     let claimed = show(&next, "a").await.0;
     go_on.notify_one();
-    // A worker that is stopped at once does not come to its step.
+    // A worker that is stopped at once does not reach its step.
     tokio::time::sleep(Duration::from_millis(300)).await;
     first.stop().await;
     let meanwhile = (effects(&db).await, show(&next, "a").await.0);

@@ -127,8 +127,8 @@ struct Worker {
     stop: CancellationToken,
     /// Cancelled when the worker has noticed that it has to stop.
     has_noticed: CancellationToken,
-    /// Ends with this value: the worker of a case that failed would go on, and the removal of its
-    /// database would wait for it.
+    /// Ends with this value: otherwise the worker of a failed case would continue, and the removal
+    /// of its database would wait for it.
     running: AbortOnDropHandle<()>,
 }
 

@@ -229,8 +229,7 @@ async fn a_failed_start_makes_commit_refuse<DB: Tables>(db: Database<DB>) {
 }
 
 /// Goal: the queries of maintenance, once a minute, read only a bounded part of a backlog. Oracle:
-/// the counts of two versions, one of which has more sagas than are counted, and the longest wait
-/// of it.
+/// the counts of two versions, one of which has more sagas than are counted, and its longest wait.
 async fn overdue_sagas_are_counted_up_to_a_bound<DB: Tables>(db: Database<DB>) {
     let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
     let ago = |hours: i64| {

@@ -70,6 +70,9 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             drop(inbox.open_letters(filter, None, 50).await?);
             let chosen = inbox.choose_letters(filter, None).await?.letters;
             drop(inbox.survey(filter).await?);
+            if let Some(consumer) = &filter.consumer {
+                drop(inbox.letter_errors(consumer).await?);
+            }
             inbox.now().await?;
             let seen = |letter: &FoundLetter| SeenLetter {
                 id: letter.id,

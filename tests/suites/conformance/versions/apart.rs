@@ -150,9 +150,9 @@ async fn the_holder_is_named(stage: Stage) -> Outcome {
 }
 
 /// Goal: a script that an administrator runs by hand waits for another migration, names it, and
-/// does not wait forever. Oracle: the error names process, application and the wait, and it is one
-/// of locks; nothing is applied, and the script succeeds once the other one has ended, also during
-/// its wait.
+/// does not wait forever. Oracle: the error names process, application and the wait, and has the
+/// SQLSTATE of a lock timeout; nothing is applied, and the script succeeds once the other one has
+/// ended, also during its wait.
 async fn a_script_waits_its_time(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::empty(&stage).await?;
     let mut other = PgConnection::connect(&db.url).await?;

@@ -114,7 +114,7 @@ async fn a_changed_version_is_named<DB: Dialect>(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: versions have no gaps. Oracle: a database whose books lack one in the middle is refused.
+/// Goal: versions have no gaps. Oracle: a database whose records lack one in the middle is refused.
 async fn a_gap_is_refused<DB: Dialect>(stage: Stage) -> Outcome {
     let db = populated::<DB>(&stage).await?;
     up(&db, &program(ALL)).await?;
@@ -127,8 +127,8 @@ async fn a_gap_is_refused<DB: Dialect>(stage: Stage) -> Outcome {
 }
 
 /// Goal: a run applies all that is pending or nothing. Oracle: the error names the version that
-/// failed; books and table are as they were before, although the previous version succeeded; a
-/// corrected program upgrades the database.
+/// failed; its records and the table are as before the run, although the previous version
+/// succeeded; a corrected program upgrades the database.
 async fn a_version_that_fails_leaves_nothing_of_its_run<DB: Dialect>(stage: Stage) -> Outcome {
     let db = populated::<DB>(&stage).await?;
     let failed = up(&db, &failing()).await.err().ok_or("it was applied")?.to_string();

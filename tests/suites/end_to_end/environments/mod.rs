@@ -1,6 +1,7 @@
 //! One short path through everything, on databases with settings found in practice: producer,
 //! relay, consumer, idempotency key, saga, and a proof that no message is missing.
 
+mod hosts;
 mod private;
 
 use std::sync::Arc;
@@ -104,7 +105,7 @@ static NEW: [Environment; 2] = [
 ];
 
 tests::cases! {
-    modules { private }
+    modules { hosts, private }
     also { environments() }
 }
 

@@ -144,7 +144,7 @@ async fn behind_a_pooler(stage: Stage) -> Outcome {
 const PREPARES_FROM: (u32, u32) = (1, 21);
 
 /// Lists the trial as ignored if the installed pooler is older, with the reason in its name. That
-/// is no failure even where everything is required, because Debian 12 has no newer one.
+/// is not a failure even where everything is required, because Debian 12 has no newer one.
 fn behind_a_pooler_that_prepares() -> Trial {
     let name = "environments/private/pgbouncer_in_transaction_mode_that_prepares";
     let version = installed_pooler().unwrap_or_default();

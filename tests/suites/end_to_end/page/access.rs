@@ -38,13 +38,13 @@ pub(crate) fn is_there() -> bool {
     std::env::var_os(AXE).is_some()
 }
 
-/// Checks the rules in light on a screen. The colours do not depend on the width, so each scheme is
-/// checked only once.
+/// Checks the rules in light mode on a screen. The colours do not depend on the width, so each
+/// scheme is checked once.
 pub(crate) async fn light(stage: Stage) -> Outcome {
     readable(stage, &[("light", SCREEN)], true).await
 }
 
-/// Checks the rules in dark on a phone.
+/// Checks the rules in dark mode on a phone.
 pub(crate) async fn dark(stage: Stage) -> Outcome {
     readable(stage, &[("dark", PHONE)], true).await
 }

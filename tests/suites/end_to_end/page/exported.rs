@@ -5,8 +5,8 @@ use tests::{Outcome, Stage};
 use super::client::Answer;
 use super::{Served, USERS};
 
-/// Goal: who may view the page finds a decision by its author, action, topic and time, and takes
-/// the list along as a file that no spreadsheet runs. Oracle: the answers of the page to each
+/// Goal: a user who may view the page finds a decision by its author, action, topic and time, and
+/// exports the list as a file that no spreadsheet runs. Oracle: the answers of the page to each
 /// filter, and the files.
 pub(crate) async fn audit(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?.with_dead(2).await?;

@@ -80,14 +80,18 @@ pub(crate) async fn searched(stage: Stage) -> Outcome {
     );
 
     let story = eve.get(&format!("/message?id={acme}")).await?;
-    assert!(story.status == 200 && story.body.contains("Published before"), "{}", story.body);
+    assert!(story.status == 200 && story.body.contains("Published, at the latest"), "{}", story.body);
     assert!(!story.body.contains("class=\"faint none\""), "no empty fields: {}", story.body);
     for empty in ["Not before", "Parked since", "Failed attempts", "Trace", "Edited", "Last error"] {
         assert!(!story.body.contains(&format!("<dt>{empty}</dt>")), "{empty}: {}", story.body);
     }
     assert!(story.body.contains("Not seen by: <span class=\"text\">workload</span>"), "{}", story.body);
     assert!(story.body.contains(&format!("data-copy=\"{acme}\"")), "{}", story.body);
-    assert!(story.body.contains("</time> <span class=\"faint\">("), "times have their age: {}", story.body);
+    assert!(
+        story.body.contains("</time> <span class=\"faint age\">("),
+        "times have their age: {}",
+        story.body
+    );
     sealed(&story);
     served.relay.stop().await
 }
@@ -104,7 +108,7 @@ pub(crate) async fn hostile(stage: Stage) -> Outcome {
              '{HOSTILE}', jsonb_build_object('<b>', '{HOSTILE}'), '1')"
         ))
         .await?;
-    // Their key is another one than that of the row above, behind which they would wait.
+    // Their key differs from that of the row above: otherwise they would wait behind it.
     for (id, state, error) in [(900_000, "dead", long.as_str()), (900_001, "held", "")] {
         database
             .execute(&format!(

@@ -67,7 +67,7 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     served.workload.database.execute(&again).await?;
     let (address, done) = ann.follow("/dead/decide", &all).await?;
     assert!(done.body.contains("3 of 3 messages requeued"), "{}", done.body);
-    assert!(done.body.contains("changed after the confirmation: 1."), "{}", done.body);
+    assert!(done.body.contains("1 had changed after the confirmation"), "{}", done.body);
     let back = format!("/dead?topic={}", served.workload.topic);
     assert!(done.body.contains(&back), "the filter is kept: {}", done.body);
     eventually("the result shows what died again", || async {

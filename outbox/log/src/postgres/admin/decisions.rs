@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sqlx::{Connection, Executor as _, PgConnection};
 
 use super::statements::{
-    AUDIT, DISCARD, EDIT, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE, Statements,
+    AUDIT, DISCARD, EDIT, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE,
+    SET_DUE, Statements,
 };
 use crate::admin::ParkedContent;
 use crate::admin::decision::{
@@ -157,7 +158,7 @@ impl PostgresLog {
 
     /// Returns the current state of the chosen entries. Locks those that are dead, and those that
     /// were taken from the relay until `taken_until`. Those that have changed since the
-    /// confirmation are left alone.
+    /// confirmation are left alone, and edits since then are noted.
     async fn lock(
         &self,
         connection: &mut PgConnection,
@@ -179,8 +180,23 @@ impl PostgresLog {
             }
             let rows: Vec<(i64, String, String)> =
                 query.fetch_all(&mut *connection).await.map_err(LogError::during("read the entries"))?;
-            let entry = |(id, state, message_id)| (id, EntryNow { state, message_id, is_locked });
+            let entry = |(id, state, message_id)| {
+                (id, EntryNow { state, message_id, is_locked, is_edited_since: false })
+            };
             found.extend(rows.into_iter().map(entry));
+        }
+        let Some(as_of) = batch.as_of() else { return Ok(found) };
+        let edited: Vec<i64> = sqlx::query_scalar(&self.render(EDITED_SINCE))
+            .bind(batch.relay.as_str())
+            .bind(ids)
+            .bind(as_of)
+            .fetch_all(connection)
+            .await
+            .map_err(LogError::during("read the entries"))?;
+        for id in edited {
+            if let Some(entry) = found.get_mut(&id) {
+                entry.is_edited_since = true;
+            }
         }
         Ok(found)
     }

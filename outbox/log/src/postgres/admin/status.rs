@@ -1,4 +1,4 @@
-//! Where the relays stand, and what keeps entries from them.
+//! The progress of the relays, and what keeps entries from them.
 
 use std::time::Duration;
 

@@ -67,7 +67,8 @@ migrations::statements! {
     /// parked entries; each row that is found is then looked up separately. An id can exist once in
     /// each of the eight segments. Decisions are read by the message, because its entry may have
     /// had another id, and in the order of their index: PostgreSQL 18 reads the whole audit for an
-    /// EXISTS when it believes it to be empty.
+    /// EXISTS when it believes it to be empty. A held entry waits for an earlier one of its key, or
+    /// for the probe of its topic; a retry after the message's own fault stops only its key.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -86,7 +87,7 @@ migrations::statements! {
             coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, m.xid::text AS transaction, m.deliver_at,
             m.id IS NOT NULL AS is_in_log, coalesce({passed}, false) AS passed,
             e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
-            e.earlier_errors::text AS earlier_errors, p.edited_at IS NOT NULL AS edited,
+            e.earlier_errors::text AS earlier_errors, p.edited_at,
             {discarded} AS was_discarded, {edited} AS was_edited,
             (SELECT a.error FROM {schema}outbox_audit AS a
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
@@ -103,10 +104,16 @@ migrations::statements! {
             WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
         CROSS JOIN LATERAL (SELECT n.message_id, coalesce(p.headers, m.headers) AS headers) AS c
         LEFT JOIN LATERAL (
-            SELECT o.id, o.state, o.error FROM {schema}outbox_exception AS o
+            (SELECT 1 AS nth, o.id, o.state, o.error FROM {schema}outbox_exception AS o
             WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
-                AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
-            ORDER BY o.id LIMIT 1) AS b ON true
+                AND (o.key = e.key AND o.id < e.id) IS TRUE
+            ORDER BY o.id LIMIT 1)
+            UNION ALL
+            (SELECT 2, o.id, o.state, o.error FROM {schema}outbox_exception AS o
+            WHERE o.relay = $1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                AND o.topic = e.topic AND o.state = 'retrying' AND o.fault IS DISTINCT FROM 'message'
+            ORDER BY o.id LIMIT 1)
+            ORDER BY nth LIMIT 1) AS b ON true
         ORDER BY n.id";
     /// $6 above this id, $7 up to this id, $8 ids or null, $9 topic, $10 key, $11 and $12 bounds of
     /// the time of enqueueing, $13 rows, $14 message ids of the ids.

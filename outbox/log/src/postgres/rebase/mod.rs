@@ -213,7 +213,7 @@ impl Rebase {
         &self,
         connection: &'c mut PgConnection,
     ) -> Result<Option<Transaction<'c, Postgres>>, LogError> {
-        // Each statement sees the commits of the time in which the transaction waited for a lock.
+        // Each statement sees what others committed while the transaction waited for a lock.
         let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
         let mut tx = connection.begin_with(begin).await.map_err(failed())?;
         // The limit of a role for whole transactions, in servers that know it (PostgreSQL 17).

@@ -64,19 +64,20 @@ impl SqliteLog {
         let Batch { relay, decree, .. } = batch;
         let failed = || LogError::during("carry out the decision");
         let id = entry.id;
-        let found: Option<(String, String, Option<i64>, i64)> = sqlx::query_as(&SQL.found)
+        let found: Option<Found> = sqlx::query_as(&SQL.found)
             .bind(relay.as_str())
             .bind(id.0)
             .fetch_optional(&mut *connection)
             .await
             .map_err(failed())?;
         let as_of = batch.as_of().map(micros_of);
-        let found = found.map(|(state, message_id, due_at, updated_at)| {
+        let found = found.map(|(state, message_id, due_at, updated_at, edited_at)| {
             let is_taken = state == ExceptionState::Retrying.as_str() && taken_until.is_some();
             let is_dead = state == ExceptionState::Dead.as_str();
             let is_as_confirmed = as_of.is_none_or(|as_of| updated_at <= as_of);
             let is_locked = is_as_confirmed && (is_dead || is_taken && due_at == taken_until);
-            EntryNow { is_locked, state, message_id }
+            let is_edited_since = as_of.zip(edited_at).is_some_and(|(as_of, edited_at)| edited_at > as_of);
+            EntryNow { is_locked, state, message_id, is_edited_since }
         });
         let action = decree.decision.action();
         let verdict = entry.verdict(relay, found.as_ref(), action);
@@ -132,6 +133,10 @@ impl SqliteLog {
         Ok(Ok(()))
     }
 }
+
+/// A parked entry as its decision finds it: state, message id, due time if it has not come, last
+/// change, last edit.
+type Found = (String, String, Option<i64>, i64, Option<i64>);
 
 /// The content before and after an edit, as far as the audit keeps it.
 #[derive(Default)]

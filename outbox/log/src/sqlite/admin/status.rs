@@ -1,4 +1,4 @@
-//! Where the relays stand.
+//! The progress of the relays.
 
 use sqlx::{Row as _, SqliteConnection};
 

@@ -48,14 +48,16 @@ migrations::statements! {
                     coalesce(octet_length(p.payload), octet_length(m.payload)) AS payload_bytes,
                     coalesce(m.enqueued_at, p.enqueued_at) AS enqueued_at, NULL AS [transaction], m.deliver_at, m.id IS NOT NULL AS is_in_log,
                     n.id <= ?2 AS passed, e.state, e.attempts, e.due_at, e.fault, e.error, e.created_at, e.updated_at,
-                    e.earlier_errors, p.edited_at IS NOT NULL AS edited,
+                    e.earlier_errors, p.edited_at,
                     {discarded} AS was_discarded, {edited} AS was_edited,
                     (SELECT a.error FROM outbox_audit AS a WHERE a.relay = ?1 AND a.message_id = n.message_id
                         AND a.action = 'discard' ORDER BY a.seq DESC LIMIT 1) AS discarded_error,
+                    coalesce((SELECT o.id FROM outbox_exception AS o
+                        WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
+                        AND o.key = e.key AND o.id < e.id ORDER BY o.id LIMIT 1),
                     (SELECT o.id FROM outbox_exception AS o
                         WHERE o.relay = ?1 AND o.shard = 0 AND o.state IN ('retrying', 'dead') AND e.state = 'held'
-                        AND (o.key = e.key AND o.id < e.id OR o.topic = e.topic AND o.state = 'retrying')
-                        ORDER BY o.id LIMIT 1) AS behind_id
+                        AND o.state = 'retrying' AND o.topic = e.topic AND o.fault IS NOT 'message' ORDER BY o.id LIMIT 1)) AS behind_id
                 FROM named AS n LEFT JOIN outbox_message AS m ON m.id = n.id AND m.message_id = n.message_id
                 LEFT JOIN outbox_exception AS e
                     ON e.relay = ?1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id

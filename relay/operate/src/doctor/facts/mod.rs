@@ -125,10 +125,21 @@ pub(crate) struct InboxFacts {
     /// How far back it remembers, `None` before its first message, or the reason why it cannot be
     /// read.
     pub(crate) remembers: Result<Option<Duration>, UnreadInbox>,
-    /// How far ahead of its clock its memory begins; `None` if it has begun.
+    /// How far in the future its memory begins, by its own clock; `None` if it has begun.
     pub(crate) begins_in: Option<Duration>,
     /// The partitions of days that it made and that are gone (PostgreSQL).
     pub(crate) lost_days: Vec<String>,
+    /// The numbers of its dead letters (PostgreSQL).
+    pub(crate) letter_numbers: Option<LetterNumbers>,
+}
+
+/// The numbers of dead letters, which are their order where keys are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LetterNumbers {
+    /// The last one that the sequence gave out; `None` if this role may not read it.
+    pub(crate) last: Option<i64>,
+    /// The largest one of an open dead letter; 0 without any.
+    pub(crate) largest: i64,
 }
 
 /// The reason why an inbox cannot be read.

@@ -127,7 +127,7 @@ pub(crate) struct PostgresFacts {
 pub(crate) enum Timeline {
     /// Its number; 0 for a replica, which writes none.
     Told(i64),
-    /// The error with which the server refuses.
+    /// The error with which the server refuses to report it.
     Hidden(String),
 }
 

@@ -2,7 +2,7 @@
 
 use migrations::rights::Rights;
 use migrations::{Dialect, Line, Template};
-use outbox::connect::{dialect_of, postgres_options};
+use outbox::connect::{Hosts, dialect_of};
 use outbox_log::LogError;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
@@ -45,8 +45,8 @@ pub(in crate::doctor) async fn gather(
     if dialect_of(url).map_err(LogError::from)? == Dialect::Sqlite {
         return Ok(Vec::new());
     }
-    let options = postgres_options(url, database.options().allow_plaintext).map_err(LogError::from)?;
-    let mut connection = connect(&options.application_name("relay doctor")).await?;
+    let hosts = Hosts::of(url, database.options().allow_plaintext).map_err(LogError::from)?;
+    let mut connection = connect(&hosts.application_name("relay doctor")).await?;
     settled(&mut connection).await?;
     let schema = database.schema().map_or("", |schema| schema.as_str());
     let comparison = Template::new(GRANTS)

@@ -1,4 +1,4 @@
-//! Queries how far back an inbox remembers.
+//! Queries how far back an inbox remembers, and how it numbers its dead letters.
 
 use std::time::Duration;
 
@@ -9,12 +9,14 @@ use secrecy::ExposeSecret as _;
 
 use super::Unreachable;
 use crate::InboxConfig;
-use crate::doctor::facts::{InboxFacts, UnreadInbox};
+use crate::doctor::facts::{InboxFacts, LetterNumbers, UnreadInbox};
 
 #[cfg(feature = "postgres")]
 const REMEMBERS: &str = include_str!("../sql/inbox.sql");
 #[cfg(feature = "postgres")]
 const LOST_DAYS: &str = include_str!("../sql/lost_days.sql");
+#[cfg(feature = "postgres")]
+const LETTER_NUMBERS: &str = include_str!("../sql/dead_letter_seq.sql");
 /// Times in this table are microseconds since 1970.
 const REMEMBERS_SQLITE: &str =
     "SELECT unixepoch('subsec') - retained_from / 1000000.0 FROM inbox_retention LIMIT 1";
@@ -25,12 +27,14 @@ struct Asked {
     remembers: Option<Duration>,
     begins_in: Option<Duration>,
     lost_days: Vec<String>,
+    letter_numbers: Option<LetterNumbers>,
 }
 
 /// Queries one inbox.
 pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
     let asked = ask(inbox).await;
     let lost_days = asked.as_ref().map_or_else(|_| Vec::new(), |asked| asked.lost_days.clone());
+    let letter_numbers = asked.as_ref().ok().and_then(|asked| asked.letter_numbers);
     let begins_in = asked.as_ref().ok().and_then(|asked| asked.begins_in);
     let remembers = asked
         .map(|asked| asked.remembers)
@@ -41,6 +45,7 @@ pub(in crate::doctor) async fn gather(inbox: &InboxConfig) -> InboxFacts {
         remembers,
         begins_in,
         lost_days,
+        letter_numbers,
     }
 }
 
@@ -50,9 +55,9 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
         #[cfg(feature = "postgres")]
         Dialect::Postgres => {
             use sqlx::Row as _;
-            let options = outbox::connect::postgres_options(url.expose_secret(), inbox.allow_plaintext);
-            let options = options.map_err(LogError::from)?.application_name("relay doctor");
-            let mut connection = super::postgres::connect(&options).await?;
+            let hosts = outbox::connect::Hosts::of(url.expose_secret(), inbox.allow_plaintext);
+            let hosts = hosts.map_err(LogError::from)?.application_name("relay doctor");
+            let mut connection = super::postgres::connect(&hosts).await?;
             super::postgres::settled(&mut connection).await?;
             let schema = inbox.schema.as_ref();
             let rows = super::asked::rows(&mut connection, schema, LOST_DAYS).await?;
@@ -60,7 +65,12 @@ async fn ask(inbox: &InboxConfig) -> Result<Asked, Unreachable> {
             let lost_days = days.map_err(Unreachable::asking)?;
             let rows = super::asked::rows(&mut connection, schema, REMEMBERS).await?;
             let seconds = rows.first().map(|row| row.try_get(0)).transpose().map_err(Unreachable::asking)?;
-            Ok(Asked { lost_days, ..memory(seconds) })
+            let rows = super::asked::rows(&mut connection, schema, LETTER_NUMBERS).await?;
+            let numbers = |row: &sqlx::postgres::PgRow| {
+                Ok(LetterNumbers { last: row.try_get("last")?, largest: row.try_get("largest")? })
+            };
+            let letter_numbers = rows.first().map(numbers).transpose().map_err(Unreachable::asking)?;
+            Ok(Asked { lost_days, letter_numbers, ..memory(seconds) })
         }
         #[cfg(not(feature = "postgres"))]
         Dialect::Postgres => Err(Unreachable::operator(crate::tables::without_postgres().to_string())),
@@ -80,6 +90,7 @@ fn memory(seconds: Option<f64>) -> Asked {
         remembers: seconds.map(duration),
         begins_in: seconds.filter(|seconds| *seconds < 0.0).map(|seconds| duration(-seconds)),
         lost_days: Vec::new(),
+        letter_numbers: None,
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use message::loopback::is_loopback;
 use migrations::{Identifier, Line, Migrator};
-use outbox::connect::{answering, postgres_options};
+use outbox::connect::{Hosts, Primary};
 use outbox_log::LogError;
 use outbox_log::postgres::unconnected;
 use sqlx::postgres::{PgConnectOptions, PgRow, PgSslMode};
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres, Row as _};
+use sqlx::{Connection as _, PgConnection, Postgres, Row as _};
 use tokio::time::timeout;
 
 use super::asked::rows;
@@ -48,19 +48,22 @@ pub(in crate::doctor) async fn gather(
     allow_plaintext: bool,
     schema: Option<&Identifier>,
 ) -> Result<Gathered, Unreachable> {
-    let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
-    let options = options.application_name("relay doctor");
-    let mut connection = connect(&options).await?;
+    let hosts = Hosts::of(url, allow_plaintext).map_err(LogError::from)?;
+    let Primary { mut connection, options } = primary(&hosts.application_name("relay doctor")).await?;
     let gathered = ask(&mut connection, &options, schema).await?;
     // A failure to close has no consequence.
     let _ = timeout(TIME_LIMIT, connection.close()).await;
     Ok(gathered)
 }
 
-pub(super) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Unreachable> {
-    let opening = async { answering(options).await.connect().await };
-    let opened = timeout(TIME_LIMIT, opening).await.map_err(|_| Unreachable::late())?;
-    Ok(opened.map_err(|error| unconnected(options, error))?)
+/// Opens a session with the primary.
+pub(super) async fn connect(hosts: &Hosts) -> Result<PgConnection, Unreachable> {
+    Ok(primary(hosts).await?.connection)
+}
+
+async fn primary(hosts: &Hosts) -> Result<Primary, Unreachable> {
+    let found = timeout(TIME_LIMIT, hosts.primary()).await.map_err(|_| Unreachable::late())?;
+    Ok(found.map_err(unconnected)?)
 }
 
 /// Returns the tables of all lines that a crash of the server would empty.
@@ -186,7 +189,7 @@ pub(super) async fn settled(connection: &mut PgConnection) -> Result<(), Unreach
     setting.await.map_err(|_| Unreachable::late())?.map_err(Unreachable::asking)
 }
 
-/// Queries the timeline; a refusal of the server is a result.
+/// Queries the timeline; a refusal by the server is a result, not an error.
 async fn timeline(connection: &mut PgConnection) -> Result<Timeline, Unreachable> {
     let asked = timeout(TIME_LIMIT, sqlx::raw_sql(TIMELINE).fetch_one(connection));
     match asked.await.map_err(|_| Unreachable::late())? {
@@ -210,9 +213,8 @@ pub(in crate::doctor) async fn has_shared_sessions(
     url: &str,
     allow_plaintext: bool,
 ) -> Result<bool, Unreachable> {
-    let options = postgres_options(url, allow_plaintext).map_err(LogError::from)?;
-    let options = options.application_name("relay check");
-    let mut connection = connect(&options).await?;
+    let hosts = Hosts::of(url, allow_plaintext).map_err(LogError::from)?;
+    let Primary { mut connection, options } = primary(&hosts.application_name("relay check")).await?;
     let row = rows(&mut connection, None, "SELECT pg_backend_pid() AS pid").await?.into_iter().next();
     let pid: Option<i32> = row.map(|row| get(&row, "pid")).transpose()?;
     let shared_session = match pid {
@@ -226,7 +228,7 @@ pub(in crate::doctor) async fn has_shared_sessions(
 
 /// Returns whether a second connection gets the session of the first one, which is idle.
 async fn shares_session(options: &PgConnectOptions, pid: i32) -> Result<bool, Unreachable> {
-    let mut second = connect(options).await?;
+    let mut second = connect(&Hosts::from(options.clone())).await?;
     let row = rows(&mut second, None, "SELECT pg_backend_pid() AS pid").await?.into_iter().next();
     let other: Option<i32> = row.map(|row| get(&row, "pid")).transpose()?;
     let _ = timeout(TIME_LIMIT, second.close()).await;

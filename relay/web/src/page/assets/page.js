@@ -38,11 +38,14 @@
   // Ages from which a page that follows is old: without a connection, and with one.
   const OLD_LOST = 10;
   const OLD = 30;
+  const AGE_SHOWN = 5;
+  const narrow = matchMedia("(max-width: 44rem)");
 
   const show = () => {
     if (!shown) return;
     const seconds = age();
-    shown.text.querySelector(".age").textContent = seconds > 0 ? ` · ${words(seconds)} ago` : "";
+    // A page that follows is younger, so that its header does not change each second.
+    shown.text.querySelector(".age").textContent = seconds >= AGE_SHOWN ? ` · ${words(seconds)} ago` : "";
     // A page that does not follow changes ages as well.
     if (!button) return;
     const waits = busy();
@@ -50,7 +53,9 @@
     button.hidden = false;
     button.setAttribute("aria-pressed", String(follows));
     const text = { off: "Updates off", lost: "Connection lost, trying again", waits: `Live, waits: ${waits}`, live: "Live" }[state];
-    if (button.textContent !== text) button.textContent = text;
+    const short = { off: "Off", lost: "Lost", waits: "Waits", live: "Live" }[state];
+    const name = narrow.matches ? short : text;
+    if (button.textContent !== name) button.textContent = name;
     button.dataset.state = state;
     button.title = follows ? `${text}: the page is reloaded after each change, at most every 2 seconds. Press to switch this off.`
       : "The page stands still and grows old. Press to follow changes.";
@@ -110,14 +115,20 @@
     });
   }
 
+  // Buttons for selected messages need some.
+  const enable = () => {
+    const none = !document.querySelector("input[name=row]:checked");
+    document.querySelectorAll("button[data-selected]").forEach((it) => { it.disabled = none; });
+  };
+
   // One box checks all boxes of the list.
   const arm = () => {
+    enable();
     const all = document.getElementById("choose-all");
     if (!all) return;
-    all.hidden = document.getElementById("choose-all-name").hidden = false;
+    document.getElementById("choose-all-name").hidden = false;
     all.addEventListener("change", () => {
       document.querySelectorAll("input[name=row]").forEach((box) => { box.checked = all.checked; });
-      show();
     });
   };
 
@@ -143,7 +154,9 @@
     arm();
     show();
   });
-  document.body.addEventListener("change", show);
+  document.body.addEventListener("change", () => { enable(); show(); });
+  // Browsers restore what was checked after the page was read.
+  addEventListener("pageshow", () => { enable(); show(); });
   arrive();
   arm();
   show();

@@ -9,14 +9,16 @@ use time::OffsetDateTime;
 
 use super::super::address::{to, with_query};
 use super::super::fields::moment;
-use super::super::layout::{cell, clock, count, form_token, lasting, may_decide, tone, whole};
+use super::super::layout::{cell, clock, copyable, count, form_token, lasting, may_decide, tone, whole};
 use super::super::links::Links;
-use super::super::plot::plot;
+use super::super::plot::{Curve, plot};
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, badge_text, sentence};
+use super::super::trouble::{Of, Subject, Told, badge_text, told};
 
 /// Maximum number of conditions on a card; a pipeline may have any number of pauses.
 const WAITS_MAX: usize = 20;
+/// Maximum number of conditions in the head of a card.
+const BADGES_MAX: usize = 6;
 
 /// Renders what is wrong with a pipeline or a consumer. `at` is the time of the query.
 pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at: OffsetDateTime) -> Markup {
@@ -25,7 +27,10 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
         section class={ "card sick " (kind) } {
             div class="card-head" {
                 h2 { (title(subject)) }
-                @for wait in subject.waits.iter().take(3) { (tone(kind_of(wait), &badge_text(wait))) }
+                // A single condition is told below.
+                @if subject.waits.len() > 1 {
+                    @for wait in subject.waits.iter().take(BADGES_MAX) { (tone(kind_of(wait), &badge_text(wait))) }
+                }
                 @if let Some(since) = subject.waits.first().and_then(|wait| since(wait, at)) {
                     span class="since" { (since) }
                 }
@@ -34,10 +39,7 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
                 @if let Some(own) = &subject.own { li class="bad" { p { (whole(own)) } } }
                 @for (index, wait) in subject.waits.iter().take(WAITS_MAX).enumerate() {
                     li class=(kind_of(wait)) {
-                        p {
-                            (whole(&sentence(wait)))
-                            @if let Some(lasts) = wait.lasts { span class="faint" { ", for " (lasting(lasts.as_secs_f64())) } }
-                        }
+                        (reason(wait, index))
                         div class="links" {
                             (actions(operator, subject, wait))
                             (links.what_to_do(wait.symptom))
@@ -53,6 +55,21 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
     }
 }
 
+/// Renders what a condition is, and why. The head of the card has the duration of the first one.
+fn reason(wait: &Wait, index: usize) -> Markup {
+    let Told { what, why } = told(wait);
+    let lasts = wait.lasts.filter(|_| index > 0).map(|lasts| lasting(lasts.as_secs_f64()));
+    let of_messages = wait.count.is_some();
+    html! {
+        p {
+            strong { (whole(&what)) }
+            @if let Some(why) = why.as_deref().filter(|_| !of_messages) { ": " (whole(why)) }
+            @if let Some(lasts) = lasts { span class="faint" { " · " (lasts) } }
+        }
+        @if let Some(why) = why.as_deref().filter(|_| of_messages) { p { (whole(why)) } }
+    }
+}
+
 fn title(subject: &Subject<'_>) -> Markup {
     match subject.of {
         Of::Pipeline(status) => {
@@ -64,8 +81,13 @@ fn title(subject: &Subject<'_>) -> Markup {
     }
 }
 
+/// Returns the colour of a condition. Messages have the colour of their state, as in lists.
 fn kind_of(wait: &Wait) -> &'static str {
-    if wait.needs_operator() { "bad" } else { "warn" }
+    match wait.symptom {
+        Symptom::Held | Symptom::Retrying | Symptom::ConsumerFails => "warn",
+        _ if wait.needs_operator() => "bad",
+        _ => "warn",
+    }
 }
 
 /// Returns when the condition began: `since 18:44 UTC (7h3m)`.
@@ -109,7 +131,7 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
             Some(Blocker::Session { pid, .. }) => {
                 html! {
                     "as a last resort, which rolls its work back: "
-                    code { "SELECT pg_terminate_backend(" (pid) ")" }
+                    code { (copyable("statement", &format!("SELECT pg_terminate_backend({pid})"))) }
                 }
             }
             _ => html! {},
@@ -168,22 +190,41 @@ pub(crate) fn resume(pipeline: &str, pause: &PauseLine, from: &str) -> Markup {
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
 }
 
-/// Renders the plots of a pipeline.
-pub(crate) fn plots(status: &PipelineStatus, hour: &Hour) -> Markup {
+/// A lag below a minute is no peak.
+const LAG_FLOOR: f64 = 60.0;
+/// A rate below one message per second is no peak.
+const RATE_FLOOR: f64 = 1.0;
+/// Few dead messages do not look like many.
+const DEAD_FLOOR: f64 = 10.0;
+
+/// Renders the plots of a pipeline, with that of its log or without it.
+pub(crate) fn plots(status: &PipelineStatus, hour: &Hour, with_log: bool) -> Markup {
     let is_known = status.state.is_known();
+    let curve = |class, label, values, floor| Curve { class, label, values, floor };
+    let dead = |value: f64| count(value as u64);
     html! {
         div class="plots" {
-            (plot("lag", "Lag of the oldest message", &hour.lag, is_known, lasting))
-            (plot("in", "Enqueued per second", &hour.enqueued, is_known, rate))
-            (plot("rate", "Passed per second", &hour.throughput, is_known, rate))
+            (plot(&curve("lag", "Lag of the oldest unread message", &hour.lag, LAG_FLOOR), is_known, lasting))
+            @if hour.dead.iter().flatten().any(|dead| *dead > 0.0) {
+                (plot(&curve("dead", "Dead messages", &hour.dead, DEAD_FLOOR), is_known, dead))
+            }
+            @if with_log { (written(status, hour)) }
+            (plot(&curve("rate", "Read from the log, also dead ones", &hour.throughput, RATE_FLOOR), is_known, rate))
         }
     }
+}
+
+/// Renders the plot of a log, which pipelines of one database share.
+pub(crate) fn written(status: &PipelineStatus, hour: &Hour) -> Markup {
+    let curve = Curve { class: "in", label: "Written to the log", values: &hour.enqueued, floor: RATE_FLOOR };
+    plot(&curve, status.state.is_known(), rate)
 }
 
 /// Formats a rate.
 pub(crate) fn rate(value: f64) -> String {
     match value {
         0.0 => String::from("0/s"),
+        value if value < 0.05 => String::from("< 0.1/s"),
         value if value < 10.0 => format!("{value:.1}/s"),
         value => format!("{}/s", count(value.round() as u64)),
     }
@@ -198,17 +239,18 @@ mod tests {
     use operate::Role;
     use operate::cause::Cause;
     use operate::status::PipelineState;
-    use outbox_log::ExceptionState::Dead;
+    use outbox_log::ExceptionState::{Dead, Held, Retrying};
 
     fn dead(others: usize) -> PipelineStatus {
         let text = String::from("no route for <queue>");
+        let example = text.clone();
         PipelineStatus {
             state: PipelineState::Leading,
             exceptions: BTreeMap::from([(Dead, 2_009)]),
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0)]),
             causes: BTreeMap::from([(
                 Dead,
-                Cause { text, is_cut: false, count: 1_000, is_at_least: false, others },
+                Cause { text, example, is_cut: false, count: 1_000, is_at_least: false, others },
             )]),
             ..PipelineStatus::of("shipping", None, None)
         }
@@ -225,9 +267,9 @@ mod tests {
         let text = rendered(Role::Operator, &dead(0));
         for part in [
             "shipping",
-            "dead 2,009",
             "since 15:10 UTC (7h3m)",
-            "2,009 messages are dead: no route for &lt;queue&gt;",
+            "<strong><span class=\"text\">2,009 messages are dead</span></strong>",
+            "<p><span class=\"text\">no route for &lt;queue&gt;</span></p>",
             "Show 2,009",
             "href=\"/dead?pipeline=shipping\"",
             "Requeue…",
@@ -236,6 +278,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert_eq!(text.matches("7h3m").count(), 1, "one fact once: {text}");
+        assert!(!text.contains("class=\"badge"), "one fact once: {text}");
         let text = rendered(Role::Operator, &dead(2));
         assert!(
             text.contains("error_like=no+route+for+%3Cqueue%3E") && text.contains("Show these"),
@@ -263,8 +307,31 @@ mod tests {
             ..PipelineStatus::of("orders", None, Some(blocker))
         };
         let text = rendered(Role::Viewer, &status);
-        let told = "as a last resort, which rolls its work back: <code>SELECT pg_terminate_backend(28999)";
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains("as a last resort, which rolls its work back: <code>"), "{text}");
+        assert!(text.contains("data-copy=\"SELECT pg_terminate_backend(28999)\""), "{text}");
+    }
+
+    /// Goal: a colour means one thing: messages that retry or are held are amber on a card as in
+    /// lists, also where an operator has to act. Oracle: the badges of a card with several
+    /// conditions.
+    #[test]
+    fn messages_have_the_colour_of_their_state() {
+        let status = PipelineStatus {
+            exceptions: BTreeMap::from([(Dead, 1), (Retrying, 2), (Held, 3)]),
+            retries_wait_for_operator: true,
+            ..dead(0)
+        };
+        let text = rendered(Role::Viewer, &status);
+        for badge in ["bad\">dead 1", "warn\">held 3", "warn\">retrying 2"] {
+            assert!(text.contains(&format!("<span class=\"badge {badge}</span>")), "{badge}: {text}");
+        }
+        assert!(text.contains("class=\"card sick bad\""), "{text}");
+    }
+
+    #[test]
+    fn a_small_rate_is_not_none() {
+        let shown = [0.0, 0.01, 0.3, 9.96, 1_666.6].map(rate);
+        assert_eq!(shown, ["0/s", "< 0.1/s", "0.3/s", "10.0/s", "1,667/s"]);
     }
 
     #[test]

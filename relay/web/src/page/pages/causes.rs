@@ -5,7 +5,7 @@ use operate::dead::{CauseGroup, Surveyed, Total};
 
 use super::super::address::with_query;
 use super::super::fields::Fields;
-use super::super::layout::{cell, count, maybe, since};
+use super::super::layout::{cell, count, folded, maybe, since};
 use super::super::list::{Column, Kind, column, list};
 use super::dead::kept;
 
@@ -29,8 +29,9 @@ const COLUMNS: [Column; 6] = [
     column("Show", Kind::Act),
 ];
 
-/// Renders the number of messages, and their causes if there are several.
-pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed) -> Markup {
+/// Renders the number of messages, and their causes. A single cause is one line: `example`, the
+/// error of the first message that is listed.
+pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed, example: Option<&str>) -> Markup {
     let Surveyed { total, causes, .. } = found;
     let rows = |groups: &[CauseGroup]| {
         let rows: Vec<_> = groups.iter().map(|group| row(query, state, group)).collect();
@@ -45,6 +46,9 @@ pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed) -> Markup {
                 @if causes.len() > 1 { ", " (count(causes.len() as u64)) " causes" }
             }
         }
+        @if let ([group], Some(example)) = (&causes[..], example.filter(|error| !error.is_empty())) {
+            (only(group, example))
+        }
         @if causes.len() > 1 {
             (rows(&causes[..first]))
             @if !others.is_empty() {
@@ -54,6 +58,19 @@ pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// Renders the cause of all messages, whole: its end has the remedy.
+fn only(group: &CauseGroup, example: &str) -> Markup {
+    let apart = if group.cause == example { "" } else { ", apart from numbers" };
+    html! {
+        p {
+            @if group.total.number == 1 && !group.total.is_at_least { "The error:" }
+            @else if group.total.is_at_least { "At least " (count(group.total.number)) " have this error" (apart) ":" }
+            @else { "All have this error" (apart) ":" }
+        }
+        (folded("only-cause", "error", example))
     }
 }
 
@@ -97,16 +114,34 @@ mod tests {
         let total = Total { number: 2_009, is_at_least: false };
         let causes = vec![group("larger than # takes", 2_000), group("no route", 9)];
         let found = Surveyed { total, causes, away: Vec::new() };
-        let text = super::causes(&Fields::default(), "dead", &found).into_string();
+        let text = super::causes(&Fields::default(), "dead", &found, None).into_string();
         assert!(text.contains("2,009 messages, 2 causes"), "{text}");
         assert!(text.contains("href=\"/dead?topic=orders&amp;error_like=larger+than+%23+takes\""), "{text}");
+    }
+
+    /// Goal: the remedy at the end of the only error is read. Oracle: the page has it whole, and
+    /// says for how many messages it stands.
+    #[test]
+    fn the_only_cause_is_whole() {
+        let long = format!("no queue {} takes it: {}declare one", 7, "x".repeat(350));
+        let told = |is_at_least| {
+            let total = Total { number: 2_009, is_at_least };
+            let cause = CauseGroup { total, ..group("no queue # takes it", 2_009) };
+            let found = Surveyed { total, causes: vec![cause], away: Vec::new() };
+            causes(&Fields::default(), "dead", &found, Some(&long)).into_string()
+        };
+        let text = told(false);
+        assert!(text.contains("All have this error, apart from numbers:"), "{text}");
+        assert!(text.contains("declare one</pre>"), "{text}");
+        assert!(told(true).contains("At least 2,009 have this error"), "{}", told(true));
     }
 
     #[test]
     fn a_page_stays_short_however_many_causes_there_are() {
         let causes = (0..5_000).map(|n| group(&format!("cause {}", "x".repeat(n % 150)), 1)).collect();
         let total = Total { number: 1_000_000, is_at_least: true };
-        let text = super::causes(&Fields::default(), "dead", &Surveyed { total, causes, away: Vec::new() });
+        let text =
+            super::causes(&Fields::default(), "dead", &Surveyed { total, causes, away: Vec::new() }, None);
         let text = text.into_string();
         assert!(
             text.contains("≥ 1,000,000 messages, 5,000 causes") && text.len() < 100_000,

@@ -14,7 +14,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, since};
+use super::super::layout::{Frame, Tab, away, cell, count, maybe_since, number, since};
 use super::super::list::{Column, Kind, column, list};
 use super::pieces::piece;
 
@@ -75,11 +75,11 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
             @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
             @if !line.has_started { p class="faint" { "has not started yet" } }
         },
-        html! { @if activity.dead > 0 { a href=(dead) { (count(activity.dead)) } } @else { "0" } },
+        html! { @if activity.dead > 0 { a class="count bad" href=(dead) { (count(activity.dead)) } } @else { (number(0)) } },
         maybe_since(activity.dead_since),
-        html! { (count(activity.retrying)) },
+        number(activity.retrying),
         maybe_since(activity.failing_since),
-        html! { (count(activity.applied)) },
+        number(activity.applied),
         maybe_since(activity.last_applied_at),
         html! { (duplicates(&activity)) },
         since(line.remembers_from),

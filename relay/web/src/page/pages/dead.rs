@@ -23,7 +23,9 @@ use super::super::layout::{
     Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since, tone,
 };
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::capital;
 use super::causes::{causes, total_text};
+use super::filter_box::FilterBox;
 
 /// Messages per page.
 const ROWS: usize = 50;
@@ -79,6 +81,37 @@ pub(crate) async fn places(app: &App, fields: &Fields, filter: &Filter) -> Resul
 pub(crate) fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
     let names = CONDITIONS.iter().map(|(name, _)| *name).chain(["source", "newer_than"]);
     names.filter_map(|name| Some((name, fields.given(name)?))).collect()
+}
+
+/// Returns the conditions of a query in words; empty for all dead messages.
+pub(super) fn told(fields: &Fields, state: &str) -> Vec<String> {
+    let state = Some(format!("state {state}")).filter(|_| state != "dead");
+    let source = match fields.text("source") {
+        "outbox" => Some(String::from("in outboxes")),
+        "inbox" => Some(String::from("in inboxes")),
+        _ => None,
+    };
+    let words = kept(fields).into_iter().filter_map(|(name, value)| {
+        Some(match name {
+            "kind" => format!("event type {value}"),
+            "error" => format!("error contains “{value}”"),
+            "error_like" => format!("error like “{value}”"),
+            "older_than" => format!("older than {value}"),
+            "newer_than" => format!("newer than {value}"),
+            "source" => return None,
+            name => format!("{name} {value}"),
+        })
+    });
+    state.into_iter().chain(source).chain(words).collect()
+}
+
+/// Returns what a list with messages in this state is called.
+fn title_of(state: &str) -> String {
+    match state {
+        "dead" => String::from("Dead letters"),
+        "closed" => String::from("Closed dead letters"),
+        state => format!("{} messages", capital(state)),
+    }
 }
 
 /// Renders the way back to the list, with the filter that it had.
@@ -144,7 +177,9 @@ pub(crate) async fn show(
     let body = html! {
         (conditions(&query, &state))
         (away(&listed.away))
-        @if let Some(found) = &surveyed { (causes(&query, &state, found)) }
+        @if let Some(found) = &surveyed {
+            (causes(&query, &state, found, listed.messages.first().and_then(|first| first.error.as_deref())))
+        }
         @if listed.messages.is_empty() {
             @if listed.more {
                 p class="notice" { "No match yet: the list continues." }
@@ -164,7 +199,7 @@ pub(crate) async fn show(
         (links(&query, &state, from, &listed))
         (export_links(&query, &state))
     };
-    Ok(Html(Frame::new(Tab::Dead, "Dead letters").live(&uri).page(&body)))
+    Ok(Html(Frame::new(Tab::Dead, &title_of(&state)).live(&uri).page(&body)))
 }
 
 fn export_links(query: &Fields, state: &str) -> Markup {
@@ -174,27 +209,23 @@ fn export_links(query: &Fields, state: &str) -> Markup {
 }
 
 fn conditions(query: &Fields, state: &str) -> Markup {
-    let is_set = !kept(query).is_empty() || state != "dead";
-    html! {
-        details class="filter-box" id="conditions" {
-            summary { "Filter" @if is_set { " (set)" } }
-            form class="filter" method="get" action=(to("/dead")) {
-                label { "State" select name="state" {
-                    @for name in STATES { option value=(name) selected[name == state] { (name) } }
-                } }
-                label { "Where" select name="source" {
-                    @for (value, name) in [("", "everywhere"), ("outbox", "outboxes"), ("inbox", "inboxes")] {
-                        option value=(value) selected[value == query.text("source")] { (name) }
-                    }
-                } }
-                @for (name, label) in CONDITIONS {
-                    label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
+    let form = html! {
+        form class="filter" method="get" action=(to("/dead")) {
+            label { "State" select name="state" {
+                @for name in STATES { option value=(name) selected[name == state] { (name) } }
+            } }
+            label { "Where" select name="source" {
+                @for (value, name) in [("", "everywhere"), ("outbox", "outboxes"), ("inbox", "inboxes")] {
+                    option value=(value) selected[value == query.text("source")] { (name) }
                 }
-                button class="primary" { "Filter" }
-                a class="button" href=(to("/dead")) { "Clear" }
+            } }
+            @for (name, label) in CONDITIONS {
+                label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
             }
+            button class="primary" { "Filter" }
         }
-    }
+    };
+    FilterBox { name: "Filter", told: &told(query, state), list: "/dead", is_open: false }.around(&form)
 }
 
 fn actions(total: Option<Total>) -> Markup {
@@ -202,12 +233,15 @@ fn actions(total: Option<Total>) -> Markup {
         total.map_or_else(|| String::from("all matching"), |total| format!("all {}", total_text(total)));
     html! {
         div class="bulk" role="group" aria-label="Requeue or discard messages" {
-            label class="check" { input type="checkbox" id="choose-all" hidden; span id="choose-all-name" hidden { "All on this page" } }
-            button name="what" value="requeue" { "Requeue selected…" }
-            button name="what" value="discard" class="danger" { "Discard selected…" }
-            span class="bulk-gap" {}
-            button name="what" value="requeue-all" { "Requeue " (all) "…" }
-            button name="what" value="discard-all" class="danger" { "Discard " (all) "…" }
+            div class="pair" {
+                label class="check" id="choose-all-name" hidden { input type="checkbox" id="choose-all"; " All on this page" }
+                button name="what" value="requeue" data-selected { "Requeue selected…" }
+                button name="what" value="discard" class="danger" data-selected { "Discard selected…" }
+            }
+            div class="pair" {
+                button name="what" value="requeue-all" { "Requeue " (all) "…" }
+                button name="what" value="discard-all" class="danger" { "Discard " (all) "…" }
+            }
         }
     }
 }
@@ -223,20 +257,26 @@ const COLUMNS: [Column; 9] = [
     column("Key", Kind::Key),
     column("Error", Kind::Why),
     column("State", Kind::State),
-    column("Attempts", Kind::Number),
+    column("Failed attempts", Kind::Number),
     column("Since", Kind::Time),
     column("Of", Kind::Text),
     column("Message", Kind::Text),
 ];
 
-/// The index of the column with the owner.
+/// The indexes of the columns with the state and the owner.
+const STATE: usize = 4;
 const OF: usize = 7;
 
-/// Renders messages: with boxes to choose them, and with their owners if there are several.
+/// Renders messages: with boxes to choose them, and with their states and owners if these differ.
+/// The title has the state that all have.
 fn table(listed: &Listed, with_choice: bool) -> Markup {
     let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
+    let states: BTreeSet<&str> = listed.messages.iter().map(|message| message.state.as_str()).collect();
+    let is_special = |message: &DeadMessage| is_again(message) || message.redrive_requested_by.is_some();
+    let with_state = states.len() > 1 || listed.messages.iter().any(is_special);
     let is_shown = |index: usize| match index {
         0 => with_choice,
+        STATE => with_state,
         OF => owners.len() > 1,
         _ => true,
     };
@@ -256,13 +296,14 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
     vec![
         html! { input type="checkbox" name="row" value=(row_name(message)) aria-label={ "Choose " (message.id) }; },
         cell(&message.topic),
-        maybe(message.key.as_deref()),
+        html! { @match message.key.as_deref() { Some(key) => a href=(story) { (cell(key)) }, None => (maybe(None)) } },
         maybe(message.error.as_deref()),
         html! {
-            @if is_again(message) { (tone("", "dead again")) } @else { (badge(message.state)) }
+            @if is_again(message) { (tone("bad", "dead again")) } @else { (badge(message.state)) }
             @if let Some(actor) = &message.redrive_requested_by { " requeue requested by " (cell(actor)) }
         },
-        html! { (count(message.attempts.into())) },
+        // Attempts for which others are at fault do not count.
+        html! { @if message.attempts == 0 { (maybe(None)) } @else { (count(message.attempts.into())) } },
         html! { (since(message.since)) @if is_again(message) { span class="faint" { " last " (since(message.changed_at)) } } },
         cell(message.owner()),
         html! {
@@ -292,5 +333,20 @@ fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_told_in_words() {
+        let fields =
+            Fields::of(&[("pipeline", "invoices"), ("error_like", "no queue #"), ("source", "outbox")]);
+        assert_eq!(told(&fields, "dead"), ["in outboxes", "error like “no queue #”", "pipeline invoices"]);
+        assert_eq!(told(&Fields::default(), "retrying"), ["state retrying"]);
+        assert!(told(&Fields::default(), "dead").is_empty());
+        assert_eq!(title_of("retrying"), "Retrying messages");
     }
 }

@@ -23,10 +23,11 @@ use super::super::app::App;
 use super::super::bulks::{Begun, Running};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{self, Frame, Tab, cell, count, form_token, maybe, maybe_since, signature};
+use super::super::layout::{self, Frame, Tab, cell, count, form_token, maybe, maybe_since, signature, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::capital;
 use super::choice::{Choice, choice, named};
-use super::dead::{back_to_list, kept};
+use super::dead::{back_to_list, kept, told};
 
 /// Maximum number of messages shown before a decision.
 const SHOWN_MAX: usize = 10;
@@ -76,20 +77,29 @@ pub(crate) async fn confirm(
                 @for part in &parts { input type="hidden" name="at" value=(part.moment()); }
                 @for (name, value) in kept(&form) { input type="hidden" name=(name) value=(value); }
                 @if !is_all { @for row in form.all("row") { input type="hidden" name="row" value=(row); } }
-                @for told in &selected { p { "Messages: " (cell(&told.selection)) } }
-                p { (meaning(&change)) }
+                p { "Which: " (whole(&which(&form, is_all))) "." }
+                (meaning(&change))
                 (left_out(&selected, &away))
                 @if matches!(change, Change::Requeue { .. }) && parts.iter().any(|it| it.source() == DeadSource::Inbox) {
                     label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox's retention" }
                 }
                 (signature(&step, change == Change::Discard))
-                (back_to_list(&form))
+                " " (back_to_list(&form))
             }
             @if parts.len() > 1 { (list("Places", &PLACES, parts.iter().map(|part| place(part)))) }
             (subjects(&shown, total))
         }
     };
     Ok(Html(Frame::new(Tab::Dead, &title).page(&body)))
+}
+
+/// Returns which messages are decided about, in words. The title has their number.
+pub(super) fn which(form: &Fields, is_all: bool) -> String {
+    if !is_all {
+        return String::from("chosen one by one");
+    }
+    let told = told(form, "dead");
+    if told.is_empty() { String::from("all dead messages") } else { told.join(" · ") }
 }
 
 /// Renders what the decision does not cover.
@@ -145,7 +155,13 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     join(&mut jobs);
     if jobs.iter().all(|job| job.selected.count() == 0) {
         let text = "every message has changed since the form was shown";
-        return Err(Problem::conflict(text).with_help("nothing was changed: check the list again"));
+        let help = "nothing was changed: another decision may have come first";
+        let ways = html! {
+            p class="actions" {
+                a class="button" href=(audit_of(form)) { "Who decided: the audit" } (back_to_list(form))
+            }
+        };
+        return Err(Problem::conflict(text).with_help(help).with_form(Some(ways)));
     }
     let running = match app.bulks.begin(id) {
         Begun::New(running) => running,
@@ -155,6 +171,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
             return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
         }
     };
+    running.state.send_modify(|bulk| bulk.signed = Some(signed.clone()));
     let mut state = running.state.subscribe();
     let address = result(id, form, &names);
     let surveys = Arc::clone(app);
@@ -170,6 +187,11 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     // Only a decision that takes longer shows its progress.
     drop(tokio::time::timeout(PATIENCE, state.wait_for(|bulk| bulk.ended.is_some())).await);
     Ok(Redirect::to(&address))
+}
+
+/// Returns the address of the audit of the pipeline that a form names, or of all.
+fn audit_of(form: &Fields) -> String {
+    with_query("/audit", &[("pipeline", form.text("pipeline"))])
 }
 
 /// The messages of one choice, and their places.
@@ -238,15 +260,14 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "decide about dead messages")
 }
 
-fn meaning(change: &Change) -> &'static str {
-    match change {
-        Change::Discard => {
-            "They are discarded: they are not sent again, or never take effect. This cannot be undone. \
-             Messages that become dead from now on are not included."
-        }
-        _ => {
-            "They are retried: the relay publishes them, or their consumer runs its handler again. Messages \
-             that become dead from now on are not included."
+fn meaning(change: &Change) -> Markup {
+    html! {
+        p {
+            @match change {
+                Change::Discard => { "They will never be sent or applied. " strong { "This cannot be undone." } },
+                _ => "They are retried: the relay publishes them, or their consumer runs its handler again.",
+            }
+            " Messages that become dead from now on are not included."
         }
     }
 }
@@ -286,11 +307,6 @@ pub(super) fn messages(verb: &str, number: u64) -> String {
     format!("{} {} {noun}", capital(verb), count(number))
 }
 
-pub(super) fn capital(verb: &str) -> String {
-    let mut chars = verb.chars();
-    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,5 +315,14 @@ mod tests {
     fn a_button_says_what_it_does() {
         assert_eq!(messages("requeue", 1), "Requeue 1 message");
         assert_eq!(messages("discard", 200_000), "Discard 200,000 messages");
+    }
+
+    #[test]
+    fn a_confirmation_says_which_messages() {
+        let fields = Fields::of(&[("pipeline", "orders"), ("error", &"x".repeat(200))]);
+        let told = which(&fields, true);
+        assert!(told.contains("pipeline orders") && told.contains(&"x".repeat(200)), "{told}");
+        assert_eq!(which(&Fields::default(), true), "all dead messages");
+        assert_eq!(which(&fields, false), "chosen one by one");
     }
 }

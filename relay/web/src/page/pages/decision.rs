@@ -1,7 +1,7 @@
 //! The result of a decision about many messages, at its own address: the same in every process, and
 //! after a restart.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::Form;
@@ -9,6 +9,7 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::Redirect;
 use maud::{Markup, html};
+use operate::cause::signature;
 use operate::dead::{BulkReport, Decision, Refusal, Standing, decision};
 use operate::{OperateError, Operator, Role};
 use time::OffsetDateTime;
@@ -22,9 +23,10 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{self, Frame, Tab, cell, count, form_token, may_decide, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::capital;
 use super::choice::places_of;
 use super::dead::{back_to_list, kept};
-use super::decide::{capital, result};
+use super::decide::{result, which};
 
 /// A decision of another process that has changed something this recently may be running.
 const RECENT: time::Duration = time::Duration::seconds(10);
@@ -57,11 +59,17 @@ pub(crate) async fn show(
     let may_run_elsewhere = !is_own && view.is_recent() && view.left() > 0;
     let body = html! {
         (layout::away(&found.away))
-        @if is_running { (view.running(&operator)) } @else { (view.ended(&operator, may_run_elsewhere)) }
+        (view.signature())
+        @if is_running { (view.running(&operator)) } @else { (view.ended(may_run_elsewhere)) }
         (view.standing())
-        p { (back_to_list(&query)) }
+        (view.refusals())
+        div class="actions" {
+            @if !is_running && !may_run_elsewhere && may_decide(&operator) { (view.rest()) }
+            (back_to_list(&query))
+        }
     };
-    let frame = Frame::new(Tab::Dead, "Decision");
+    let title = view.title(is_running);
+    let frame = Frame::new(Tab::Dead, &title);
     let frame = if is_running || may_run_elsewhere || view.is_recent() { frame.live(&uri) } else { frame };
     Ok(Html(frame.page(&body)))
 }
@@ -122,74 +130,138 @@ impl View<'_> {
         }
     }
 
+    fn reports(&self) -> &[BulkReport] {
+        match &self.own.ended {
+            Some(Ok(reports)) => reports,
+            _ => &[],
+        }
+    }
+
+    /// Returns the sum of a number over the parts of the decision.
+    fn sum(&self, number: fn(&BulkReport) -> u64) -> u64 {
+        self.reports().iter().map(number).sum()
+    }
+
+    /// Returns the title: `Requeueing 92,999 messages`, or `10,500 of 20,000 messages requeued`.
+    fn title(&self, is_running: bool) -> String {
+        let chosen = self.chosen();
+        let messages = if chosen == 1 { "message" } else { "messages" };
+        if is_running {
+            let verb = if self.action() == "discard" { "Discarding" } else { "Requeueing" };
+            return format!("{verb} {} {messages}", count(chosen));
+        }
+        format!("{} of {} {messages} {}", count(self.done()), count(chosen), self.verb())
+    }
+
+    /// Renders who decided, when and why.
+    fn signature(&self) -> Markup {
+        html! {
+            @if let Some(it) = &self.decision {
+                p class="lead" { "By " (cell(&it.actor)) ", " (since(it.last)) ": " (whole(&it.note)) }
+                p { "Which: " (whole(&self.which(it))) "." }
+            } @else if let Some(signed) = &self.own.signed {
+                p class="lead" { "By " (cell(signed.operator.name())) ": " (whole(&signed.note)) }
+            }
+        }
+    }
+
+    /// Returns which messages were decided about: by the filter of the address, or as the audit has
+    /// it.
+    fn which(&self, decision: &Decision) -> String {
+        if self.query.text("what").ends_with("-all") {
+            return which(self.query, true);
+        }
+        let selection = decision.selection.as_deref().unwrap_or_default();
+        selection.rsplit_once(": ").map_or(selection, |(which, _)| which).to_owned()
+    }
+
     fn running(&self, operator: &Operator) -> Markup {
         let progress = self.own.progress;
         html! {
-            p class="lead" {
-                @if self.own.is_stopping { "Stopping after this part: " } @else { "Running: " }
+            p {
+                @if self.own.is_stopping { "Stopping after this part: " }
                 (count(progress.processed)) " of " (count(progress.chosen)) " messages are processed"
             }
             progress max=(progress.chosen) value=(progress.processed) aria-label="Messages decided about" {}
             @if may_decide(operator) && !self.own.is_stopping {
-                form method="post" action=(to("/decision/stop")) {
+                form method="post" action=(to("/decision/stop")) class="actions" {
                     (form_token())
                     input type="hidden" name="id" value=(self.id);
                     input type="hidden" name="what" value=(self.query.text("what"));
                     @for name in self.query.all("in") { input type="hidden" name="in" value=(name); }
                     @for (name, value) in kept(self.query) { input type="hidden" name=(name) value=(value); }
-                    button { "Stop" }
+                    button { "Stop after this part" }
                 }
             }
         }
     }
 
-    fn ended(&self, operator: &Operator, may_run_elsewhere: bool) -> Markup {
-        let reports = match &self.own.ended {
-            Some(Ok(reports)) => &reports[..],
-            _ => &[],
-        };
-        let sum = |number: fn(&BulkReport) -> u64| reports.iter().map(number).sum::<u64>();
+    fn ended(&self, may_run_elsewhere: bool) -> Markup {
+        let reports = self.reports();
         let is_stopped = reports.iter().any(|report| report.stopped);
-        let refused = sum(|report| report.refused);
-        let before = sum(|report| report.requested_before);
-        let changed = sum(|report| report.changed);
-        let unknown = sum(|report| report.unknown);
-        let others: BTreeSet<&str> =
-            reports.iter().flat_map(|report| &report.decided_by).map(String::as_str).collect();
-        let others: Vec<&str> = others.into_iter().collect();
+        let refused = self.sum(|report| report.refused);
+        let before = self.sum(|report| report.requested_before);
+        let unknown = self.sum(|report| report.unknown);
         let not_reached =
             if reports.is_empty() { 0 } else { self.left().saturating_sub(refused + before + unknown) };
         html! {
-            p class="lead" {
-                (count(self.done())) " of " (count(self.chosen())) (if self.chosen() == 1 { " message " } else { " messages " }) (self.verb())
-                @if let Some(it) = &self.decision { " by " (cell(&it.actor)) " " (since(it.last)) ": " (whole(&it.note)) }
-            }
-            @if let Some(it) = &self.decision { @if let Some(selection) = &it.selection {
-                p { "Messages: " (cell(selection)) }
-            } }
             @if let Some(Err(why)) = &self.own.ended { p class="notice bad" role="alert" { (whole(why)) } }
             @for error in reports.iter().filter_map(|report| report.error.as_ref()) {
                 p class="notice bad" role="alert" { "It ended early: " (whole(&error.to_string())) }
             }
-            @if changed > 0 { p { "Left out, because they had changed after the confirmation: " (count(changed)) "." } }
-            @if refused > 0 { p { (count(refused)) " were left unchanged: they had changed since." } }
-            @if !others.is_empty() { p class="notice" { (cell(&others.join(" and "))) " decided about these messages first." } }
+            (self.left_alone())
             @if before > 0 { p { (count(before)) " were requested before, and their consumer has not carried it out yet." } }
-            @if unknown > 0 { p class="notice" { "For " (count(unknown)) " the outcome is unknown: the \
-                                                                          database's answer was lost. The \
-                                                                          messages counted above were \
-                                                                          changed." } }
-            @if is_stopped { p class="notice" { "It was stopped. " (count(not_reached)) " messages were not reached." } }
-            @else if not_reached > 0 { p class="notice" { (count(not_reached)) " messages were not reached." } }
+            @if unknown > 0 {
+                p class="notice" {
+                    "For " (count(unknown)) " the outcome is unknown: the database's answer was lost. The messages "
+                    "counted above were changed."
+                }
+            }
+            @if not_reached > 0 || is_stopped {
+                p class="notice" {
+                    @if is_stopped { "It was stopped. " }
+                    (count(not_reached)) " messages were not reached."
+                }
+            }
             @if may_run_elsewhere {
                 p class="notice" { "It may be running in another process of the relay." }
             } @else if reports.is_empty() && self.left() > 0 {
-                p class="notice" { (count(self.left())) " were left unchanged, or not reached: it has \
-                                                         ended, or was interrupted." }
+                p class="notice" {
+                    (count(self.left())) " were left unchanged, or not reached: it has ended, or was interrupted."
+                }
             }
-            @if self.left() > refused + before && !may_run_elsewhere && may_decide(operator) { (self.rest()) }
-            (refusals(reports))
         }
+    }
+
+    /// Renders how many messages were left unchanged, and who decided about them first.
+    fn left_alone(&self) -> Markup {
+        let refused = self.sum(|report| report.refused);
+        let changed = self.sum(|report| report.changed);
+        let others: BTreeSet<&str> =
+            self.reports().iter().flat_map(|report| &report.decided_by).map(String::as_str).collect();
+        let others: Vec<&str> = others.into_iter().collect();
+        let kind = if self.done() == 0 { "notice bad" } else { "notice" };
+        html! {
+            @if refused + changed > 0 {
+                p class=(kind) role="status" {
+                    @if self.done() == 0 { strong { "Nothing was " (self.verb()) "." } " " }
+                    @if !others.is_empty() { strong { (cell(&others.join(" and "))) " decided about these messages first." } " " }
+                    @if changed > 0 { (count(changed)) " had changed after the confirmation. " }
+                    @if refused > 0 { (count(refused)) " were left unchanged, for the reasons below. " }
+                    a href=(self.audit()) { "Who decided: the audit" }
+                }
+            }
+        }
+    }
+
+    /// Returns the address of the audit, of the only outbox if there is one.
+    fn audit(&self) -> String {
+        let places: Vec<&str> = self.query.all("in").collect();
+        let pipeline = match places[..] {
+            [place] => place.strip_prefix("outbox/").unwrap_or_default(),
+            _ => "",
+        };
+        with_query("/audit", &[("pipeline", pipeline)])
     }
 
     fn verb(&self) -> &'static str {
@@ -199,10 +271,12 @@ impl View<'_> {
         }
     }
 
-    /// Renders the form that asks about the remaining messages that a filter matches. Messages that
-    /// were chosen one by one have to be chosen in the list.
+    /// Renders the form that asks about the messages that still match the filter: those that were
+    /// not reached, and those that are dead again or have become dead. Messages that were chosen
+    /// one by one have to be chosen in the list.
     fn rest(&self) -> Markup {
-        let is_all = self.query.text("what").ends_with("-all");
+        let asked = self.sum(|report| report.refused) + self.sum(|report| report.requested_before);
+        let is_all = self.query.text("what").ends_with("-all") && self.left() > asked;
         let Some(action) = self.decision.as_ref().map(|decision| decision.action).filter(|_| is_all) else {
             return html! {};
         };
@@ -210,16 +284,28 @@ impl View<'_> {
             form method="post" action=(to("/dead/confirm")) {
                 (form_token())
                 @for (name, value) in kept(self.query) { input type="hidden" name=(name) value=(value); }
-                button name="what" value={ (action) "-all" } { (capital(action)) " the rest…" }
+                button name="what" value={ (action) "-all" } class=[(action == "discard").then_some("danger")] {
+                    (capital(action)) " all that still match…"
+                }
             }
         }
     }
 
     fn standing(&self) -> Markup {
         let standing = self.decision.as_ref().map_or(&[][..], |decision| &decision.standing);
+        let again = standing.iter().filter(|it| failed_again(it)).map(|it| it.count).sum::<u64>();
         html! {
             @if !standing.is_empty() {
                 h2 { "Where they are now" }
+                @if again > 0 {
+                    p class="notice bad" role="status" {
+                        strong {
+                            @if again >= self.done() { "All " (count(again)) " requeued messages are dead again. " }
+                            @else { (count(again)) " of them are dead again. " }
+                        }
+                        "Requeueing more will not help before the cause is removed."
+                    }
+                }
                 (list("Where they are now", &STANDING, standing.iter().map(|it| self.where_now(it))))
             }
         }
@@ -227,32 +313,184 @@ impl View<'_> {
 
     fn where_now(&self, standing: &Standing) -> Vec<Markup> {
         let least = if standing.is_at_least { "≥ " } else { "" };
-        let is_bad = matches!(standing.what, "dead again" | "failed again");
-        let what = tone(if is_bad { "bad" } else { "" }, standing.what);
+        let is_bad = failed_again(standing);
         let kept = kept(self.query);
         let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
         vec![
-            what,
+            of_standing(standing.what),
             html! { (least) (count(standing.count)) },
-            html! { @if is_bad { a href=(with_query("/dead", &pairs)) { "Show" } } },
+            html! { @if is_bad { a href=(with_query("/dead", &pairs)) { "Show all that match" } } },
         ]
     }
+
+    /// Renders why messages were left unchanged, each reason with the number of its messages.
+    fn refusals(&self) -> Markup {
+        let mut reasons: BTreeMap<String, Vec<&Refusal>> = BTreeMap::new();
+        let refusals: Vec<&Refusal> = self.reports().iter().flat_map(|report| &report.refusals).collect();
+        let is_sample = (refusals.len() as u64) < self.sum(|report| report.refused);
+        for refusal in refusals {
+            reasons.entry(signature(&refusal.why)).or_default().push(refusal);
+        }
+        html! {
+            @if !reasons.is_empty() {
+                // A single reason needs no press.
+                details id="refusals" open[reasons.len() == 1] {
+                    summary { "Messages that were left unchanged, and why" }
+                    (list("Refusals", &REFUSALS, reasons.values().map(|of_reason| refused(of_reason, is_sample))))
+                }
+            }
+        }
+    }
 }
+
+/// Returns whether requeueing these messages did not help.
+fn failed_again(standing: &Standing) -> bool {
+    matches!(standing.what, "dead again" | "failed again")
+}
+
+/// Renders a situation, in the colour of its success.
+fn of_standing(what: &str) -> Markup {
+    match what {
+        "dead again" | "failed again" => tone("bad", what),
+        "on its way" | "waiting for its consumer" => tone("warn", what),
+        "published, or decided about again" => html! {
+            (tone("good", "no longer dead")) " " span class="faint" { (what) }
+        },
+        "took effect" | "had taken effect before" => tone("good", what),
+        _ => tone("", what),
+    }
+}
+
+/// Renders messages that were left unchanged for the same reason.
+fn refused(of_reason: &[&Refusal], is_sample: bool) -> Vec<Markup> {
+    let why = of_reason.first().map_or("", |first| first.why.as_str());
+    let ids: Vec<&str> = of_reason.iter().take(NAMED_MAX).map(|refusal| refusal.id.as_str()).collect();
+    let more = if of_reason.len() > NAMED_MAX { ", …" } else { "" };
+    vec![
+        whole(why),
+        html! { @if is_sample { "≥ " } (count(of_reason.len() as u64)) },
+        cell(&format!("{}{more}", ids.join(", "))),
+    ]
+}
+
+/// Messages that are named for each reason.
+const NAMED_MAX: usize = 3;
 
 const STANDING: [Column; 3] =
     [column("Now", Kind::Name), column("Messages", Kind::Number), column("Show", Kind::Act)];
 
 const REFUSALS: [Column; 3] =
-    [column("Message", Kind::Name), column("Reason", Kind::Why), column("Of", Kind::Text)];
+    [column("Reason", Kind::Why), column("Messages", Kind::Number), column("Which", Kind::Name)];
 
-fn refusals(reports: &[BulkReport]) -> Markup {
-    let refused: Vec<&Refusal> = reports.iter().flat_map(|report| &report.refusals).collect();
-    html! {
-        @if !refused.is_empty() {
-            details {
-                summary { "Messages that were left unchanged" }
-                (list("Refusals", &REFUSALS, refused.iter().map(|it| vec![cell(&it.id), cell(&it.why), cell(&it.owner)])))
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> BulkReport {
+        BulkReport {
+            decision: None,
+            action: "requeue",
+            selection: String::from("all: 20 chosen"),
+            chosen: 20,
+            done: 0,
+            requested_before: 0,
+            refused: 0,
+            changed: 0,
+            following: 0,
+            dry_run: false,
+            unknown: 0,
+            decided_by: BTreeSet::new(),
+            refusals: Vec::new(),
+            stopped: false,
+            error: None,
         }
+    }
+
+    fn decided(done: u64, standing: Vec<Standing>) -> Decision {
+        let at = OffsetDateTime::UNIX_EPOCH;
+        Decision {
+            id: Uuid::nil(),
+            action: "requeue",
+            actor: String::from("ann"),
+            note: String::from("prices are back"),
+            selection: Some(String::from("topic=orders: 20 chosen")),
+            done,
+            first: at,
+            last: at,
+            standing,
+            owners: Vec::new(),
+        }
+    }
+
+    fn all() -> Fields {
+        Fields::of(&[("what", "requeue-all"), ("topic", "orders"), ("in", "outbox/shop")])
+    }
+
+    fn view<'a>(query: &'a Fields, decision: Option<Decision>, report: BulkReport) -> View<'a> {
+        let mut own = Bulk::default();
+        own.end(Ok(vec![report]));
+        View { id: Uuid::nil(), own, decision, query }
+    }
+
+    /// Goal: who sees that requeueing failed does not requeue more first. Oracle: the warning, the
+    /// words of the button, and the colours.
+    #[test]
+    fn a_requeue_that_did_not_help_says_so() {
+        let again = Standing { what: "dead again", count: 10, is_at_least: false };
+        let query = all();
+        let view =
+            view(&query, Some(decided(10, vec![again])), BulkReport { done: 10, stopped: true, ..report() });
+        assert_eq!(view.title(false), "10 of 20 messages requeued");
+        let standing = view.standing().into_string();
+        assert!(standing.contains("All 10 requeued messages are dead again."), "{standing}");
+        assert!(standing.contains("badge bad\">dead again"), "{standing}");
+        let rest = view.rest().into_string();
+        assert!(
+            rest.contains("Requeue all that still match…") && rest.contains("value=\"orders\""),
+            "{rest}"
+        );
+        let ended = view.ended(false).into_string();
+        assert!(ended.contains("It was stopped. 10 messages were not reached."), "{ended}");
+    }
+
+    #[test]
+    fn success_has_a_colour() {
+        for (what, badge) in [
+            ("published, or decided about again", "badge good\">no longer dead"),
+            ("took effect", "badge good\">took effect"),
+            ("waiting for its consumer", "badge warn\">waiting"),
+            ("failed again", "badge bad\">failed again"),
+            ("discarded", "badge \">discarded"),
+        ] {
+            let text = of_standing(what).into_string();
+            assert!(text.contains(badge), "{what}: {text}");
+        }
+    }
+
+    /// Goal: the loser of two operators reads one fact once, and who won. Oracle: the notice, and
+    /// the refusals, grouped.
+    #[test]
+    fn the_loser_of_two_operators_learns_who_won() {
+        let refusal = |id: &str, why: &str| Refusal {
+            source: operate::dead::DeadSource::Outbox,
+            owner: String::from("shop"),
+            id: id.to_owned(),
+            why: why.to_owned(),
+        };
+        let lost = BulkReport {
+            refused: 20,
+            changed: 4,
+            decided_by: BTreeSet::from([String::from("bob")]),
+            refusals: (1..=5).map(|id| refusal(&id.to_string(), "requeued by bob at 10:0")).collect(),
+            ..report()
+        };
+        let query = all();
+        let text = view(&query, None, lost.clone()).left_alone().into_string();
+        assert!(text.contains("Nothing was requeued.") && text.contains("notice bad"), "{text}");
+        assert!(text.contains("4 had changed after the confirmation. 20 were left unchanged"), "{text}");
+        assert!(text.contains("bob</span> decided about these messages first."), "{text}");
+        assert!(text.contains("href=\"/audit?pipeline=shop\""), "{text}");
+        let text = view(&query, None, lost).refusals().into_string();
+        assert!(text.contains("≥ 5") && text.contains("1, 2, 3, …"), "{text}");
     }
 }

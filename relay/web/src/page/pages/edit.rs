@@ -26,7 +26,9 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::{self, Fields};
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, bytes, cell, copyable, form_token, maybe, signature, whole};
+use super::super::layout::{
+    Frame, Tab, bytes, cell, copyable, folded, form_token, maybe, save_buttons, whole, why_field,
+};
 use super::super::text::plain;
 use super::message::readable;
 
@@ -227,10 +229,13 @@ fn fields_of(found: &Editable, reason: &str) -> Markup {
     };
     let command = format!("relay dead edit --pipeline {} --id {}", seen.pipeline, seen.id);
     html! {
-        p class="notice" {
-            "The message keeps its id, topic and key. A consumer that has applied an earlier attempt does not apply it twice: it refuses another payload under this id, and ignores a change of headers alone. "
-            "Do not change the header that names the tenant: the message of another tenant takes effect once more. "
-            "To send it with another topic or key, discard it and enqueue it again with a new id."
+        details class="notice" id="keeps" {
+            summary { "The message keeps its id, topic and key. What that means…" }
+            p {
+                "A consumer that has applied an earlier attempt does not apply it twice: it refuses another payload under this id, and ignores a change of headers alone. "
+                "Do not change the header that names the tenant: the message of another tenant takes effect once more. "
+                "To send it with another topic or key, discard it and enqueue it again with a new id."
+            }
         }
         form method="post" action=(to(DECIDE)) class="card" {
             (form_token())
@@ -247,6 +252,10 @@ fn fields_of(found: &Editable, reason: &str) -> Markup {
                 div { dt { "Content type" } dd { (maybe(found.content_type.as_deref())) } }
                 div { dt { "Payload" } dd { (bytes(found.payload_bytes)) } }
                 @if found.was_edited { div { dt { "Edited" } dd { "before, by an operator" } } }
+            }
+            @if let Some(error) = &found.error {
+                h3 { "Last error" }
+                (folded("error", "error", error))
             }
             @match &headers {
                 Ok(text) => {
@@ -268,9 +277,9 @@ fn fields_of(found: &Editable, reason: &str) -> Markup {
                 Err(why) => { p class="notice" { "Payload: " (whole(why)) ", so it stays as it is. " (other(&command, "--payload-file FILE")) } }
             }
             @if payload.is_ok() || headers.is_ok() {
-                label class="check" { input type="checkbox" name="then" value="requeue" checked; " Requeue it afterwards" }
                 p class="faint" { "You gave this reason to see it: " (cell(reason)) }
-                (signature("Save the edit", false))
+                (why_field(""))
+                (save_buttons())
             }
             p { a class="button" href=(with_query("/message", &[("id", &*seen.id.to_string()), ("pipeline", &*seen.pipeline)])) { "Back to the message" } }
         }
@@ -399,6 +408,7 @@ mod tests {
             payload: payload.map(<[u8]>::to_vec),
             headers: Some(headers),
             was_edited: true,
+            error: Some(format!("2017 bytes; at most 1000{HOSTILE}")),
         }
     }
 
@@ -415,6 +425,22 @@ mod tests {
         {
             assert!(text.contains(told), "{told}: {text}");
         }
+    }
+
+    /// Goal: the limit that an edit has to keep is beside the payload, and each button says whether
+    /// the message is sent. Oracle: the order of the form.
+    #[test]
+    fn the_error_is_above_the_payload() {
+        let text = fields_of(&found(Some(b"{}")), "why").into_string();
+        let order = [
+            "at most 1000",
+            "name=\"payload\"",
+            "name=\"reason\"",
+            "Save and requeue",
+            "Save, leave it dead",
+        ];
+        let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
+        assert!(places.is_sorted(), "{text}");
     }
 
     /// Goal: no byte changes that the operator has not changed. Oracle: payloads that a browser

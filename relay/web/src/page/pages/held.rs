@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
+use operate::MessageState;
 use operate::held::{HeldLine, Stop, held};
 
 use super::super::address::with_query;
@@ -14,6 +15,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, cell, count, lasting, maybe, since};
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::plain;
 use super::pieces::piece;
 
 /// `GET /held`.
@@ -28,25 +30,42 @@ pub(crate) async fn show(
     let turn = app.turn().await?;
     let found = held(&app.outboxes(pipeline)?, &operator).await?;
     drop(turn);
-    let piece = piece(&query, &found.keys)?;
+    let keys: Vec<HeldLine> = found.keys.into_iter().filter(waits).collect();
+    let messages: u64 = keys.iter().map(waiting).sum();
+    let piece = piece(&query, &keys)?;
     let body = html! {
-        p class="lead" { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
+        @if !keys.is_empty() {
+            p class="lead" id="total" {
+                @if found.more { "At least " }
+                (count(keys.len() as u64)) (if keys.len() == 1 { " key" } else { " keys" }) ", "
+                (count(messages)) (if messages == 1 { " waiting message" } else { " waiting messages" })
+            }
+        }
+        p { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
         (away(&found.away))
         @if found.more {
-            p class="notice" { "Not all waiting messages are counted: only the first " (count(found.examined_max.into())) " \
-                                                                                                                           of \
-                                                                                                                           each \
-                                                                                                                           state \
-                                                                                                                           and \
-                                                                                                                           pipeline \
-                                                                                                                           are." }
+            p class="notice" {
+                "Not all waiting messages are counted: only the first " (count(found.examined_max.into()))
+                " of each state and pipeline are."
+            }
         }
-        @if found.keys.is_empty() { p class="empty" { "No keys are waiting" @if !found.away.is_empty() { " in the databases that answer" } "." } } @else {
+        @if keys.is_empty() { p class="empty" { "No keys are waiting" @if !found.away.is_empty() { " in the databases that answer" } "." } } @else {
             (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))
             (piece.links("/held", &[("pipeline", pipeline)]))
         }
     };
     Ok(Html(Frame::new(Tab::Held, "Held keys").live(&uri).page(&body)))
+}
+
+/// Returns whether something waits: a dead or retrying message that nothing is behind is in the
+/// list of its state.
+fn waits(line: &HeldLine) -> bool {
+    waiting(line) > 0
+}
+
+/// Returns the number of waiting messages. A held message waits as well.
+fn waiting(line: &HeldLine) -> u64 {
+    line.behind + u64::from(line.state == MessageState::Held)
 }
 
 const COLUMNS: [Column; 8] = [
@@ -55,18 +74,16 @@ const COLUMNS: [Column; 8] = [
     column("Topic", Kind::Text),
     column("Stopped by", Kind::Text),
     column("State", Kind::State),
-    column("Behind it", Kind::Number),
+    column("Waiting", Kind::Number),
     column("Since", Kind::Time),
     column("Why", Kind::Why),
 ];
 
 fn row(line: &HeldLine) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
-    // A held message waits as well: something else stops it.
-    let waiting = line.behind + u64::from(line.stopped_by.is_some());
     let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
     vec![
-        html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "without a key" } } },
+        html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "none" } } },
         cell(pipeline),
         cell(topic),
         html! {
@@ -75,19 +92,23 @@ fn row(line: &HeldLine) -> Vec<Markup> {
                 Some(Stop::Pause(_)) => "a pause",
                 Some(Stop::Topic { first, .. }) => {
                     a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) }
-                    span class="faint" { " stops its topic" }
                 }
             }
         },
         badge(*state),
-        html! { (count(waiting)) },
+        html! { (count(waiting(line))) },
         since(*at),
         html! {
             @if let Some(due) = due_in_seconds { span class="faint" { "next attempt in " (lasting(*due)) } " " }
             @match &line.stopped_by {
+                None if line.state == MessageState::Held && line.error.is_none() => {
+                    span class="text" { "nothing known stops it: it may leave at any moment" }
+                },
                 None => (maybe(line.error.as_deref())),
                 Some(Stop::Pause(pause)) => (cell(&pause.told())),
-                Some(Stop::Topic { error, .. }) => (maybe(error.as_deref())),
+                Some(Stop::Topic { first, error }) => {
+                    span class="text" { "its topic is stopped by " (first) @if let Some(error) = error { ": " (plain(error)) } }
+                }
             }
         },
     ]
@@ -97,7 +118,6 @@ fn row(line: &HeldLine) -> Vec<Markup> {
 mod tests {
     use std::time::Duration;
 
-    use operate::MessageState;
     use operate::pause::PauseLine;
     use outbox_log::PauseScope;
     use time::OffsetDateTime;
@@ -134,7 +154,13 @@ mod tests {
             Some(Stop::Topic { first: String::from("5"), error: Some(String::from("no topic")) });
         let line = HeldLine { stopped_by, ..line };
         let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
-        assert!(cells[3].contains("id=5&amp;") && cells[3].contains("stops its topic"), "{cells:?}");
-        assert!(cells[7].contains("no topic"), "{cells:?}");
+        assert!(cells[3].contains("id=5&amp;"), "{cells:?}");
+        assert!(cells[7].contains("its topic is stopped by 5: no topic"), "{cells:?}");
+        let line = HeldLine { stopped_by: None, ..line };
+        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        assert!(cells[7].contains("nothing known stops it"), "{cells:?}");
+        assert_eq!((waiting(&line), waits(&line)), (3, true));
+        let alone = HeldLine { state: MessageState::Dead, behind: 0, ..line };
+        assert!(!waits(&alone), "nothing waits behind it");
     }
 }

@@ -24,7 +24,7 @@ use super::super::layout::{
     Frame, Tab, badge, bytes, cell, copyable, count, folded, form_token, may_decide, maybe, moment,
     signature, whole,
 };
-use super::super::text::plain;
+use super::super::text::{capital, plain};
 use super::audit;
 
 /// Maximum number of bytes shown of a text payload.
@@ -60,9 +60,19 @@ pub(crate) async fn show(
         }
         Err(error) => return Err(error.into()),
     };
-    let title = format!("Message {}", told.message_id.as_deref().unwrap_or(id));
+    let title = title(&told, id);
     let body = page(&operator, &query, &told);
     Ok(Html(Frame::new(Tab::Messages, &title).live(&uri).page(&body)).into_response())
+}
+
+/// Returns the title of a story: the topic and the key, by which people know a message. Its id
+/// follows below.
+fn title(story: &Story, id: &str) -> String {
+    match story.outboxes.first() {
+        Some(OutboxPart { topic, key: Some(key), .. }) => format!("Message of {topic}, key {key}"),
+        Some(part) => format!("Message of {}", part.topic),
+        None => format!("Message {id}"),
+    }
 }
 
 /// Renders the problem of an id that no place knows, with the search for a key of this text.
@@ -120,10 +130,10 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         } @else {
             (inboxes(operator, &story.inboxes))
         }
-        h2 { "Decisions" }
+        h2 id="decisions" { "Decisions" }
         @if decisions.is_empty() {
             p class="empty" { "No decisions about this message" @if !story.away.is_empty() { " in the databases that answer" } "." }
-        } @else { (audit::table(&decisions)) }
+        } @else { (audit::table(&decisions, true)) }
         @if may_decide(operator) { (edits(query, &story.decisions)) }
         @if may_decide(operator) {
             h2 { "Payload" }
@@ -140,17 +150,11 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
 
 /// Turns a text of the commands into a sentence.
 fn sentence(text: &str) -> String {
-    let mut chars = text.chars();
-    let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-    format!("{first}{}.", chars.as_str())
+    format!("{}.", capital(text))
 }
 
 fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
-    let edited = if part.is_before_edit() {
-        "by an operator; payload and headers are shown as they were before"
-    } else {
-        "by an operator"
-    };
+    let before = if part.is_before_edit() { " before the edit" } else { "" };
     let pipeline = with_query("/pipeline", &[("name", &part.pipeline)]);
     let headers = Some(part.header_names.join(", ")).filter(|names| !names.is_empty());
     let of_key = |key: &String| {
@@ -161,29 +165,31 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
         section class="card" {
             div class="card-head" { h2 { "Outbox of " a href=(pipeline) { (plain(&part.pipeline)) } } (badge(part.state)) }
             (why(part))
-            dl class="facts" {
-                (fact("Position in the log", Some(copyable("position", &part.id.to_string()))))
-                (fact("Topic", Some(copyable("topic", &part.topic))))
-                (fact("Key", part.key.as_ref().map(of_key)))
-                (fact("Event type", Some(whole(&part.kind)).filter(|_| part.kind != part.topic)))
-                (fact("Destination", Some(whole(&part.destination))))
-                (fact("Enqueued", part.enqueued_at.map(moment)))
-                (fact("Transaction", part.transaction.as_deref().map(whole)))
-                (fact("Not before", part.deliver_at.map(moment)))
-                (fact("Published before", part.published_by.map(moment)))
-                (fact("Parked since", part.parked_since.map(moment)))
-                (fact("Failed attempts", part.attempts.map(|attempts| html! { (count(attempts.into())) })))
-                (fact("Content type", part.content_type.as_deref().map(whole)))
-                (fact("Payload", part.payload_bytes.map(|size| html! { (bytes(size)) })))
-                (fact("Headers", headers.as_deref().map(whole)))
-                (fact("Trace", part.traceparent.as_deref().map(|trace| copyable("trace", trace))))
-                (fact("Edited", part.edited.then(|| whole(edited))))
-                (fact("Replay", (!part.in_log).then(|| whole("not possible: its row is no longer in the log"))))
-            }
             (errors(part))
             @if part.state == MessageState::Dead && may_decide(operator) {
-                (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
-                (edit(part))
+                div class="actions" {
+                    (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
+                    (edit(part))
+                }
+            }
+            dl class="facts" {
+                (fact("Topic", Some(copyable("topic", &part.topic))))
+                (fact("Key", part.key.as_ref().map(of_key)))
+                (fact("Enqueued", part.enqueued_at.map(moment)))
+                (fact("Parked since", part.parked_since.map(moment)))
+                (fact("Published, at the latest", part.published_by.map(moment)))
+                (fact("Failed attempts", part.attempts.map(|attempts| html! { (count(attempts.into())) })))
+                (fact(&format!("Payload{before}"), part.payload_bytes.map(|size| html! { (bytes(size)) })))
+                (fact("Edited", part.edited.then(|| html! { "by an operator: " a href="#decisions" { "see what it changed" } })))
+                (fact("Not before", part.deliver_at.map(moment)))
+                (fact("Event type", Some(whole(&part.kind)).filter(|_| part.kind != part.topic)))
+                (fact("Content type", part.content_type.as_deref().map(whole)))
+                (fact(&format!("Headers{before}"), headers.as_deref().map(whole)))
+                (fact("Destination", Some(whole(&part.destination))))
+                (fact("Position in the log", Some(copyable("position", &part.id.to_string()))))
+                (fact("Transaction", part.transaction.as_deref().map(whole)))
+                (fact("Trace", part.traceparent.as_deref().map(|trace| copyable("trace", trace))))
+                (fact("Replay", (!part.in_log).then(|| whole("not possible: its row is no longer in the log"))))
             }
         }
     }
@@ -233,8 +239,8 @@ fn why(part: &OutboxPart) -> Markup {
 /// Renders the way to the content of a dead message, to be corrected.
 fn edit(part: &OutboxPart) -> Markup {
     html! {
-        details class="filter-box" id=(format!("edit-{}-{}", part.pipeline, part.id)) {
-            summary { "Edit…" }
+        details class="folded-form" id=(format!("edit-{}-{}", part.pipeline, part.id)) {
+            summary class="button" { "Edit…" }
             form method="post" action=(to("/message/edit")) {
                 (form_token())
                 input type="hidden" name="id" value=(part.id);
@@ -442,7 +448,9 @@ mod tests {
         {
             assert!(!text.contains(absent), "{absent}: {text}");
         }
-        assert!(text.contains("<dt>Parked since</dt>") && text.contains(">1970-01-01T00:00:00Z<"), "{text}");
+        assert!(text.contains("<dt>Parked since</dt>"), "{text}");
+        assert!(text.contains("<span>1970-01-01</span> <span>00:00:00Z</span>"), "{text}");
+        assert_eq!(title(&story, "12"), format!("Message of orders.placed, key {HOSTILE}"));
         assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
         // A pause is another reason, and does not hide the message in front.
         story.outboxes[0].because = Some(String::from("topic orders is paused by ann since then: moves"));
@@ -468,7 +476,7 @@ mod tests {
             ["Last errors", "Attempts 4 to 9, failed", "<details", "Attempts 1 to 3, failed", "no route"];
         let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
         assert!(places.is_sorted(), "{text}");
-        assert!(text.contains(">1970-01-01T00:00:00Z<") && text.matches("<details").count() == 1, "{text}");
+        assert!(text.contains(">1970-01-01<") && text.matches("<details").count() == 1, "{text}");
         assert!(!text.contains("<script>") && !text.contains('\u{202e}'), "{text}");
         let one =
             OutboxPart { error: Some("no route".into()), failures: vec![failed(1, 3, "no route")], ..held() };
@@ -480,6 +488,47 @@ mod tests {
         // The audit has the error of a message that was discarded, and nothing about its attempts.
         let text = errors(&OutboxPart { error: Some("no route".into()), ..held() }).into_string();
         assert!(text.contains("no route") && !text.contains("Attempt"), "{text}");
+    }
+
+    /// Goal: what an operator is woken up for is on the first screen. Oracle: the order of a dead
+    /// message: the error, then what can be done, then the facts.
+    #[test]
+    fn the_error_and_the_decision_are_above_the_facts() {
+        let dead = OutboxPart {
+            state: MessageState::Dead,
+            error: Some("no route".into()),
+            because: None,
+            behind: None,
+            ..held()
+        };
+        let text = outbox(&Operator::new("ann", Role::Operator), &dead).into_string();
+        let order =
+            ["no route", "Requeue…", "Discard…", "Edit…", "<dt>Topic", "<dt>Enqueued", "<dt>Destination"];
+        let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
+        assert!(places.is_sorted(), "{text}");
+    }
+
+    /// Goal: the size before an edit is not taken for what was sent. Oracle: the names of the facts
+    /// of a published message that was edited.
+    #[test]
+    fn the_size_before_an_edit_says_so() {
+        let published = OutboxPart {
+            state: MessageState::Published,
+            edited: true,
+            payload_bytes: Some(2_048),
+            header_names: vec![String::from("tenant")],
+            because: None,
+            behind: None,
+            parked_since: None,
+            ..held()
+        };
+        assert!(published.is_before_edit());
+        let text = outbox(&Operator::new("ann", Role::Operator), &published).into_string();
+        for told in
+            ["<dt>Payload before the edit</dt>", "<dt>Headers before the edit</dt>", "href=\"#decisions\""]
+        {
+            assert!(text.contains(told), "{told}: {text}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, bytes, cell, find, maybe, since, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::filter_box::FilterBox;
 
 /// Maximum number of messages from each outbox.
 const ROWS: u32 = 50;
@@ -37,10 +38,10 @@ pub(crate) async fn show(
     let pipelines: Vec<&str> = app.pipelines.iter().map(|pipeline| pipeline.name.as_str()).collect();
     let is_latest = asked.takes_all() && asked.below.is_none() && asked.until.is_none();
     let body = html! {
-        div class="card" { (find("find-here", "Find any message"))
+        div class="card find-card" { (find("find-here", "Find any message"))
             p class="faint" { "One message by its message id, its position in the log, or the id of its dead letter; or all messages of an ordering key." }
         }
-        (form(&query, &pipelines, !is_latest))
+        (form(&query, &pipelines, !is_latest && found.messages.is_empty()))
         (result(&query, &found, is_latest))
     };
     let frame = Frame::new(Tab::Messages, "Messages");
@@ -72,34 +73,46 @@ fn asked(query: &Fields) -> Result<Search, Problem> {
     })
 }
 
-fn form(query: &Fields, pipelines: &[&str], is_set: bool) -> Markup {
+fn form(query: &Fields, pipelines: &[&str], is_open: bool) -> Markup {
     let field = |name: &'static str, label: &str, placeholder: Option<&str>| {
         html! {
             label { (label) input name=(name) value=(query.exact(name)) maxlength="255" autocomplete="off" placeholder=[placeholder]; }
         }
     };
-    html! {
-        details class="filter-box" id="conditions" open[is_set] {
-            summary { "Search" @if is_set { " (set)" } }
-            form class="filter" method="get" action=(to("/messages")) role="search" aria-label="Search messages" {
-                (field("topic", "Topic", None))
-                (field("key", "Ordering key", None))
-                (field("header", "Header", Some("tenant")))
-                label { "Its exact value" input name="value" value=(query.exact("value")) autocomplete="off"; }
-                (field("until", "Created before", Some("2h, 2026-01-31T12:00:00Z")))
-                @if pipelines.len() > 1 {
-                    label { "Pipeline" select name="pipeline" {
-                        option value="" { "all" }
-                        @for name in pipelines {
-                            option value=(name) selected[*name == query.text("pipeline")] { (name) }
-                        }
-                    } }
-                }
-                button class="primary" { "Search" }
-                a class="button" href=(to("/messages")) { "Clear" }
+    let form = html! {
+        form class="filter" method="get" action=(to("/messages")) role="search" aria-label="Search messages" {
+            (field("topic", "Topic", None))
+            (field("key", "Ordering key", None))
+            (field("header", "Header", Some("tenant")))
+            label { "Its exact value" input name="value" value=(query.exact("value")) autocomplete="off"; }
+            (field("until", "Created before (2h, or a time)", Some("2026-01-31T12:00:00Z")))
+            @if pipelines.len() > 1 {
+                label { "Pipeline" select name="pipeline" {
+                    option value="" { "all" }
+                    @for name in pipelines {
+                        option value=(name) selected[*name == query.text("pipeline")] { (name) }
+                    }
+                } }
             }
+            button class="primary" { "Search" }
         }
-    }
+    };
+    FilterBox { name: "Search", told: &told(query), list: "/messages", is_open }.around(&form)
+}
+
+/// Returns the conditions of a search in words.
+fn told(query: &Fields) -> Vec<String> {
+    let words = CONDITIONS.into_iter().filter_map(|name| {
+        let value = query.given(name)?;
+        Some(match name {
+            "header" => format!("header {value} is {}", query.exact("value")),
+            "value" => return None,
+            "until" => format!("created before {value}"),
+            name => format!("{name} {value}"),
+        })
+    });
+    let older = query.given("below").map(|below| format!("before position {below}"));
+    words.chain(older).collect()
 }
 
 fn result(query: &Fields, found: &SearchResult, is_latest: bool) -> Markup {
@@ -122,12 +135,10 @@ fn result(query: &Fields, found: &SearchResult, is_latest: bool) -> Markup {
             }
         }
         @if !is_latest {
-            p class="faint" { "Messages that retention has deleted from the log are not found. " a href=(to("/dead")) { "Dead letters" } " \
-                                                                                                                                          also \
-                                                                                                                                          has \
-                                                                                                                                          older \
-                                                                                                                                          parked \
-                                                                                                                                          messages." }
+            p class="faint" {
+                "Messages that retention has deleted from the log are not found. "
+                a href=(to("/dead")) { "Dead letters" } " also has older parked messages."
+            }
         }
     }
 }
@@ -227,6 +238,14 @@ mod tests {
         assert!(text.contains("bills: connection refused"), "{text}");
         assert!(text.contains("nothing was found, but not every database answered"), "{text}");
         assert!(!text.contains("no messages found"), "{text}");
+    }
+
+    #[test]
+    fn a_search_is_told_in_words() {
+        let query =
+            fields(&[["topic", "invoices"], ["header", "tenant"], ["value", "acme"], ["until", "2h"]]);
+        assert_eq!(told(&query), ["topic invoices", "header tenant is acme", "created before 2h"]);
+        assert!(told(&fields(&[])).is_empty());
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) mod decide;
 pub(crate) mod decision;
 pub(crate) mod doctor;
 pub(crate) mod edit;
+mod filter_box;
 pub(crate) mod held;
 pub(crate) mod keys;
 pub(crate) mod message;

@@ -6,8 +6,8 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use engine::{Role, Status};
 use maud::{Markup, html};
-use operate::Operator;
 use operate::status::PipelineStatus;
+use operate::{OperateError, Operator};
 
 use super::super::address::{to, with_query};
 use super::super::answer::{Html, Problem};
@@ -19,8 +19,8 @@ use super::super::layout::{Frame, Tab, away, cell, count, whole};
 use super::super::links::Links;
 use super::super::observe::Picture;
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, away_of, sort, summary};
-use super::card::{card, plots, rate};
+use super::super::trouble::{Of, Subject, away_of, dead_in_title, is_told, sort, summary};
+use super::card::{card, plots, rate, written};
 use super::pieces::piece;
 
 /// Maximum number of cards; more are found by their name.
@@ -43,8 +43,17 @@ pub(crate) async fn show(
     let has_inboxes = !app.inboxes.is_empty();
     let look =
         Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside, has_inboxes };
-    let body = look.body(&own, &query)?;
-    Ok(Html(Frame::new(Tab::Overview, "Overview").taken_at(picture.at).live(&uri).page(&body)))
+    let Body { body, dead } = look.body(&own, &query)?;
+    let title = dead.map_or_else(|| String::from("Overview"), |dead| format!("({dead}) Overview"));
+    let frame = Frame::new(Tab::Overview, &title).headed_by_its_lead().taken_at(picture.at);
+    Ok(Html(frame.live(&uri).page(&body)))
+}
+
+/// The overview as markup.
+struct Body {
+    body: Markup,
+    /// The number of dead messages, for the title.
+    dead: Option<String>,
 }
 
 /// Content and reader of the overview.
@@ -58,11 +67,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn body(
-        &self,
-        own: &dyn Fn(&PipelineStatus) -> Option<String>,
-        query: &Fields,
-    ) -> Result<Markup, Problem> {
+    fn body(&self, own: &dyn Fn(&PipelineStatus) -> Option<String>, query: &Fields) -> Result<Body, Problem> {
         let Self { links, operator, picture, beside, has_inboxes } = *self;
         let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
         let databases_away = away_of(picture.pipelines.iter().map(|(status, _)| status));
@@ -73,6 +78,10 @@ impl Look<'_> {
         if beside.read_at.is_none() && has_inboxes {
             told.push_str(" The consumers are not known yet.");
         }
+        let dead = dead_in_title(&subjects);
+        // A card names the database of its pipeline: an inbox in it says nothing more.
+        let away_beside: Vec<OperateError> =
+            beside.away.iter().filter(|error| !is_told(error, &databases_away)).cloned().collect();
         let is_long = subjects.len() > FILTER_FROM;
         let part = query.text("q");
         subjects.retain(|subject| part.is_empty() || subject.name().contains(part));
@@ -80,9 +89,8 @@ impl Look<'_> {
         let sick = subjects.iter().filter(|subject| subject.is_sick()).count();
         let (sick, fine) = subjects.split_at(sick);
         let fine = piece(query, fine)?;
-        Ok(html! {
+        let body = html! {
             p class="lead" { (told) }
-            (away(&beside.away))
             @if is_long {
                 form class="filter" method="get" action=(to("/")) role="search" aria-label="Filter by name" {
                     label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
@@ -93,13 +101,15 @@ impl Look<'_> {
             @if sick.len() > CARDS_MAX {
                 p class="notice" { "and " (count((sick.len() - CARDS_MAX) as u64)) " more: filter by name." }
             }
+            (away(&away_beside))
             @if !fine.rows.is_empty() {
                 h2 { "Fine" }
                 ul class="fine" { @for subject in fine.rows { li { (line(subject, picture)) } } }
                 (fine.links("/", &[("q", part)]))
             }
             (last_hour(&subjects, picture))
-        })
+        };
+        Ok(Body { body, dead })
     }
 }
 
@@ -153,6 +163,7 @@ fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
                 span { "consumer" }
                 @if !consumer.has_started { span { "has not started yet" } }
                 @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
+                @else if consumer.has_started { span { "nothing applied in the last hour" } }
             }
         }
     }
@@ -168,14 +179,39 @@ fn last_hour(subjects: &[Subject<'_>], picture: &Picture) -> Markup {
     html! {
         @if !shown.is_empty() {
             h2 { "The last hour" }
-            @for (status, hour) in shown {
+            @for of_log in by_log(&shown) {
                 section class="card" {
-                    h3 { (whole(&status.pipeline)) }
-                    (plots(status, hour))
+                    @if let [(status, hour)] = of_log[..] {
+                        h3 { (whole(&status.pipeline)) }
+                        (plots(status, hour, true))
+                    } @else if let Some((first, hour)) = of_log.first() {
+                        h3 { "Log of " (whole(first.location.as_deref().unwrap_or_default())) }
+                        div class="plots" { (written(first, hour)) }
+                        @for (status, hour) in &of_log {
+                            h3 { (whole(&status.pipeline)) }
+                            (plots(status, hour, false))
+                        }
+                    }
                 }
             }
         }
     }
+}
+
+/// Returns pipelines with those that read the same log, in the order of the first ones.
+fn by_log<'a>(shown: &[(&'a PipelineStatus, &'a Hour)]) -> Vec<Vec<(&'a PipelineStatus, &'a Hour)>> {
+    let mut logs: Vec<Vec<(&PipelineStatus, &Hour)>> = Vec::new();
+    for one in shown {
+        let location = one.0.location.as_deref();
+        let is_same = |log: &&mut Vec<(&PipelineStatus, &Hour)>| {
+            location.is_some() && log.first().is_some_and(|first| first.0.location.as_deref() == location)
+        };
+        match logs.iter_mut().find(is_same) {
+            Some(log) => log.push(*one),
+            None => logs.push(vec![*one]),
+        }
+    }
+    logs
 }
 
 #[cfg(test)]
@@ -196,8 +232,7 @@ mod tests {
             exceptions: BTreeMap::from([(ExceptionState::Dead, (index % 2) as u64)]),
             ..PipelineStatus::of(&format!("{long}-{index:05}"), None, None)
         };
-        let hour =
-            || Hour { lag: vec![Some(1.5); 60], throughput: vec![Some(1.5); 60], enqueued: vec![None; 60] };
+        let hour = || Hour { lag: vec![Some(1.5); 60], throughput: vec![Some(1.5); 60], ..Hour::none() };
         let pipelines = (0..10_000).map(|index| (status(index), hour())).collect();
         let picture = Picture { at: OffsetDateTime::UNIX_EPOCH, pipelines };
         let operator = Operator::new("ann", Right::Operator);
@@ -210,7 +245,9 @@ mod tests {
         };
         let text = |query: &str| {
             let fields = serde_json::from_value(serde_json::json!([["q", query]])).unwrap();
-            look.body(&|_| None, &fields).unwrap().into_string()
+            let Body { body, dead } = look.body(&|_| None, &fields).unwrap();
+            assert_eq!(dead.as_deref(), Some("5,000 dead"), "of all, whatever the filter is");
+            body.into_string()
         };
         let all = text("");
         assert!(all.len() < 200_000, "{} bytes", all.len());
@@ -218,6 +255,25 @@ mod tests {
         assert!(all.contains("and 4,950 more: filter by name."));
         let one = text("-00007");
         assert!(one.matches("class=\"card sick").count() == 1 && !one.contains("more: filter"), "{one}");
+    }
+
+    /// Goal: pipelines of one database do not seem to have the same messages each. Oracle: the
+    /// plots: one of the log, and those of each pipeline.
+    #[test]
+    fn a_log_that_pipelines_share_has_one_plot() {
+        let at = |name: &str, location: Option<&str>| PipelineStatus {
+            location: location.map(String::from),
+            ..PipelineStatus::of(name, None, None)
+        };
+        let all = [at("orders", Some("db/a")), at("invoices", Some("db/a")), at("alone", Some("db/b"))];
+        let pipelines = all.iter().map(|status| (status.clone(), Hour::none())).collect();
+        let picture = Picture { at: OffsetDateTime::UNIX_EPOCH, pipelines };
+        let subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
+        let text = last_hour(&subjects, &picture).into_string();
+        assert_eq!(text.matches(">Written to the log<").count(), 2, "{text}");
+        assert_eq!(text.matches(">Read from the log, also dead ones<").count(), 3, "{text}");
+        assert!(text.contains("Log of <span class=\"text\">db/a") && !text.contains("db/b"), "{text}");
+        assert_eq!(by_log(&[(&at("a", None), &Hour::none()), (&at("b", None), &Hour::none())]).len(), 2);
     }
 
     #[test]

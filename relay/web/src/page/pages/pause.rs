@@ -8,8 +8,9 @@ use axum::response::Redirect;
 use maud::html;
 use message::{OrderingKey, Topic, shield};
 use operate::pause::{PauseLine, pause as set, pauses, resume as lift};
+use operate::status::PipelineStatus;
 use operate::{OperateError, Operator, Role};
-use outbox_log::PauseScope;
+use outbox_log::{ExceptionState, PauseScope};
 
 use super::super::address::{to, with_query};
 use super::super::again;
@@ -17,7 +18,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, ago, cell, form_token, signature, whole};
+use super::super::layout::{Frame, Tab, ago, cell, count, form_token, signature, whole};
 
 const SCOPES: [(&str, &str); 3] =
     [("pipeline", "the whole pipeline"), ("topic", "a topic"), ("key", "an ordering key")];
@@ -37,6 +38,9 @@ pub(crate) async fn ask(
     // The button of a pause resumes exactly that pause.
     let is_fixed = is_resume && !query.text("since").is_empty();
     let paused = if is_fixed { in_force(&app, &operator, &query).await? } else { None };
+    let picture = if is_resume { Some(app.observer.picture().await) } else { None };
+    let pipelines = picture.iter().flat_map(|picture| &picture.pipelines);
+    let status = pipelines.map(|(status, _)| status).find(|status| status.pipeline == pipeline.name.as_str());
     let body = html! {
         form method="post" action=(to(path)) class="card" {
             (form_token())
@@ -44,7 +48,7 @@ pub(crate) async fn ask(
             input type="hidden" name="from" value=(query.text("from"));
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
-                @if is_resume { "Held messages are published in order." }
+                @if is_resume { "Held messages are published in order" (status.and_then(flows).unwrap_or_default()) "." }
                 @else { "No message is lost: paused messages wait, and later messages with the same keys wait behind them." } }
             @if is_fixed {
                 @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
@@ -63,10 +67,22 @@ pub(crate) async fn ask(
                     input name="name" value=(query.exact("name")) maxlength="255" autocomplete="off"; }
             }
             (signature(title, !is_resume))
-            a class="button" href=(back(&query)) { "Back" }
+            " " a class="button" href=(back(&query)) { "Back" }
         }
     };
     Ok(Html(Frame::new(Tab::Overview, title).page(&body)))
+}
+
+/// Returns how many messages of a pipeline wait: `: 41 are held, and up to 1,200 are not read yet`.
+fn flows(status: &PipelineStatus) -> Option<String> {
+    let unread =
+        status.backlog_entries_max.filter(|_| status.oldest_pending_id.is_some()).unwrap_or_default();
+    let held = status.parked(ExceptionState::Held);
+    let least = if status.exceptions_are_at_least { "at least " } else { "" };
+    let held = (held > 0).then(|| format!("{least}{} of the pipeline are held", count(held)));
+    let unread = (unread > 0).then(|| format!("up to {} are not read yet", count(unread)));
+    let told: Vec<String> = held.into_iter().chain(unread).collect();
+    (!told.is_empty()).then(|| format!(": {}", told.join(", and ")))
 }
 
 /// Returns the pause of the requested scope that is in force, so that an operator sees who paused
@@ -158,4 +174,25 @@ fn scope(form: &Fields) -> Result<PauseScope, Problem> {
             return Err(Problem::bad(format!("{other:?} cannot be paused; choose pipeline, topic or key")));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_resume_says_how_many_messages_flow() {
+        let none = PipelineStatus::of("orders", None, None);
+        assert_eq!(flows(&none), None);
+        let some = PipelineStatus {
+            exceptions: BTreeMap::from([(ExceptionState::Held, 41)]),
+            backlog_entries_max: Some(1_200),
+            oldest_pending_id: Some(7),
+            ..none
+        };
+        let told = ": 41 of the pipeline are held, and up to 1,200 are not read yet";
+        assert_eq!(flows(&some).as_deref(), Some(told));
+    }
 }

@@ -70,7 +70,7 @@ pub(crate) async fn show(
         section class="card" { (facts(status)) }
         @if let Some(hour) = hour(&picture, name) {
             h2 { "The last hour" }
-            section class="card" { (plots(status, hour)) }
+            section class="card" { (plots(status, hour, true)) }
         }
     };
     Ok(Html(Frame::new(Tab::Overview, name).taken_at(picture.at).live(&uri).page(&body)))

@@ -14,7 +14,7 @@ use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe, whole};
+use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe, number, whole};
 use super::super::list::{Column, Kind, column, list};
 use super::card::resume;
 use super::pieces::piece;
@@ -77,11 +77,11 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
             @if let Some(pause) = &line.paused { p class="faint" { (whole(&pause.told())) } }
         },
         cell(&line.pipeline),
-        html! { @if line.unread_is_at_least { "≥ " } (count(line.unread)) },
+        html! { @if line.unread_is_at_least { "≥ " } (number(line.unread)) },
         number(parked(Held)),
         number(parked(Retrying)),
         number(parked(Scheduled)),
-        html! { @if parked(Dead) > 0 { a href=(dead) { (count(parked(Dead))) } } @else { "0" } },
+        html! { @if parked(Dead) > 0 { a class="count bad" href=(dead) { (count(parked(Dead))) } } @else { (number(0)) } },
         maybe(line.oldest_age_seconds.map(lasting).as_deref()),
         html! {
             @match &line.paused {
@@ -91,10 +91,6 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
             }
         },
     ]
-}
-
-fn number(number: u64) -> Markup {
-    html! { (count(number)) }
 }
 
 #[cfg(test)]

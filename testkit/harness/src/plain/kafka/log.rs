@@ -75,7 +75,7 @@ enum Polled {
     Record(OwnedMessage),
     /// This partition has no more records.
     End(usize),
-    /// There was no answer, or an error. An outage ends some time.
+    /// There was no answer, or an error. An outage ends eventually.
     Nothing(Option<KafkaError>),
 }
 
@@ -174,7 +174,7 @@ impl Log {
     /// There was no progress for as long as the reading allows.
     pub fn read_to_end(&mut self, mut keep: impl FnMut(OwnedMessage)) -> Result<(), Failure> {
         let mut ends = self.ends()?;
-        // An end that the client has reported before now may be an earlier one.
+        // An end that the client reported before may be out of date.
         self.fetch()?;
         let mut kept = 0;
         let mut heard_at = Instant::now();

@@ -30,7 +30,7 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// Connects to the server of this URL's database, which stays open.
+    /// Connects to the server of the database in this URL. Its maintenance database stays open.
     pub(super) async fn around(url: &str) -> Result<Self, Failure> {
         let mut admin = session::connect(&beside(url, MAINTENANCE)?).await?;
         // Creating and dropping a database waits for a checkpoint.

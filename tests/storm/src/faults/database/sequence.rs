@@ -1,5 +1,5 @@
-//! The sequence of the outbox goes back, as after a logical upgrade, or after a restore that leaves
-//! out the sequence.
+//! The sequence of the outbox is set back, as after a logical upgrade, or after a restore that
+//! leaves out the sequence.
 
 use async_trait::async_trait;
 use rand::Rng as _;

@@ -272,6 +272,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
         add(Relay, "admin.LOCK_ENTRIES", about, 100, 0, format!("'main',{},NULL,{as_of}", array(4_001..=4_100)));
         add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{},20,{as_of}", array(4_001..=4_100)));
     }
+    add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},'2020-01-01'", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL,NULL,NULL"));
@@ -291,6 +292,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
 
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
     add(Relay, "entries.find", "by its id", 1, 0, format!("{cursor},4001,NULL"));
+    // The one that stops it is searched for among all that may stop others, by key and by topic.
+    add(Relay, "entries.find", "a held one", 1, 2 * PARKED, format!("{cursor},4010,NULL"));
     add(Relay, "entries.find", "by its message id", 1, PARKED, format!("{cursor},NULL,{one}"));
     add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));
     add(Relay, "entries.select", "parked", 100, 0, format!("{cursor},0,{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));

@@ -1,0 +1,362 @@
+//! Classifies answers and errors of requests: party at fault, scope, remedy.
+
+use std::error::Error;
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use message::{Fault, PublishError, Topic};
+
+use super::config::Config;
+use super::endpoints::Endpoint;
+use crate::causes::{chain, has_cause, is_unverified};
+use crate::settings::InvalidSetting;
+
+/// An address that a host resolves to and no request may go to. The operator's fault.
+#[derive(Debug, thiserror::Error)]
+#[error("{host} resolves to {addresses}, which is not a public address")]
+pub(super) struct Blocked {
+    pub(super) host: String,
+    pub(super) addresses: String,
+}
+
+/// Maximum characters of an answer's body that an error repeats.
+const BODY_CHARS_MAX: usize = 200;
+
+/// The reason why a request failed.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) kind: Kind,
+    text: String,
+    /// How long the endpoint asked to wait, within the bound of the settings.
+    pub(super) retry_after: Option<Duration>,
+}
+
+/// The kind of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The endpoint does not accept it for now.
+    Busy,
+    /// No connection: nothing was sent.
+    Away,
+    /// The request was sent, at least in part, and there is no answer. The outcome is unknown.
+    Lost,
+    /// The server did not prove its identity.
+    Unverified,
+    /// No request may go to the address.
+    Blocked,
+    /// The endpoint is elsewhere.
+    Redirected,
+    /// The endpoint no longer exists.
+    Gone,
+    /// The endpoint refuses every message.
+    Closed,
+    /// The secrets that requests are signed with cannot be read.
+    Unsigned,
+    /// The endpoint refuses this message.
+    Refused,
+}
+
+impl Kind {
+    /// Returns whether the next message would fail in the same way.
+    pub(super) fn is_endpoints(self) -> bool {
+        self != Self::Refused
+    }
+}
+
+/// How statuses are read.
+#[derive(Debug, Clone)]
+pub(super) struct Statuses {
+    pub(super) accepted: Vec<u16>,
+    pub(super) stopping: Vec<u16>,
+    pub(super) retry_after_max: Duration,
+}
+
+impl Statuses {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            accepted: config.accepted_statuses.clone(),
+            stopping: config.stopping_statuses.clone(),
+            retry_after_max: Duration::from_secs(config.retry_after_max_secs),
+        }
+    }
+
+    /// Returns whether a status confirms the message.
+    pub(super) fn confirms(&self, status: StatusCode) -> bool {
+        status.is_success() || self.accepted.contains(&status.as_u16())
+    }
+
+    /// Returns the kind of failure that a status stands for which does not confirm.
+    pub(super) fn kind(&self, status: StatusCode) -> Kind {
+        match status.as_u16() {
+            status if self.stopping.contains(&status) => Kind::Closed,
+            408 => Kind::Lost,
+            410 => Kind::Gone,
+            425 | 429 | 500.. => Kind::Busy,
+            400..=499 => Kind::Refused,
+            // 1xx and 3xx: the message has not arrived where it belongs.
+            _ => Kind::Redirected,
+        }
+    }
+
+    /// Reads the value of `Retry-After`: seconds, or a date. Longer waits are cut to the bound.
+    pub(super) fn retry_after(&self, value: &str, now: SystemTime) -> Option<Duration> {
+        let value = value.trim();
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let wait = if is_number {
+            // More digits than a number holds are beyond the bound as well.
+            value.parse().map_or(self.retry_after_max, Duration::from_secs)
+        } else {
+            httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
+        };
+        Some(wait.min(self.retry_after_max))
+    }
+}
+
+impl Failure {
+    /// Returns the failure of an answer. `body` is its beginning.
+    pub(super) fn of_answer(
+        kind: Kind,
+        status: StatusCode,
+        body: &[u8],
+        retry_after: Option<Duration>,
+    ) -> Self {
+        let said = quoted(body).map(|body| format!(": {body}")).unwrap_or_default();
+        Self { kind, text: format!("status {}{said}", status.as_u16()), retry_after }
+    }
+
+    /// Returns the failure of a redirect. Shows where to, without path and query.
+    pub(super) fn of_redirect(status: StatusCode, location: Option<&str>) -> Self {
+        let origin = location.and_then(|location| url::Url::parse(location).ok());
+        let to = origin.map(|url| format!(" to {}", url.origin().ascii_serialization())).unwrap_or_default();
+        Self { kind: Kind::Redirected, text: format!("status {}{to}", status.as_u16()), retry_after: None }
+    }
+
+    /// Returns the failure of a request without an answer. `is_connect`: no connection was made, so
+    /// nothing was sent.
+    pub(super) fn of_error(error: &(dyn Error + 'static), is_connect: bool) -> Self {
+        let kind = if has_cause(error, &|cause| cause.is::<Blocked>()) {
+            Kind::Blocked
+        } else if !is_connect {
+            Kind::Lost
+        } else if is_unverified(error) {
+            Kind::Unverified
+        } else {
+            Kind::Away
+        };
+        Self { kind, text: chain(error), retry_after: None }
+    }
+
+    /// Returns the failure of a request that was not answered in time.
+    pub(super) fn of_silence(time: Duration) -> Self {
+        let text = format!("no answer within {} ms", time.as_millis());
+        Self { kind: Kind::Lost, text, retry_after: None }
+    }
+
+    /// Returns the failure of an endpoint that was told to be gone before.
+    pub(super) fn gone() -> Self {
+        Self { kind: Kind::Gone, text: String::from("it answered with status 410"), retry_after: None }
+    }
+
+    /// Returns the failure of an endpoint that asked to wait for longer.
+    pub(super) fn waiting(left: Duration) -> Self {
+        let text = format!("it asked to wait, {} s from now", left.as_secs().max(1));
+        Self { kind: Kind::Busy, text, retry_after: None }
+    }
+
+    /// Returns the failure of secrets that cannot be read.
+    pub(super) fn unsigned(error: &InvalidSetting) -> Self {
+        Self { kind: Kind::Unsigned, text: error.to_string(), retry_after: None }
+    }
+
+    /// Returns the error for a message.
+    pub(super) fn to_publish_error(&self, topic: &Topic, endpoint: &Endpoint) -> PublishError {
+        if self.kind == Kind::Refused {
+            let name = &endpoint.target.name;
+            return PublishError::refused(format!(
+                "the endpoint {name} of topic {topic} refused the message with {}; correct the message or the receiver",
+                self.text
+            ));
+        }
+        PublishError::new(
+            self.fault(),
+            endpoint.scope,
+            self.reason(&format!("{} of topic {topic}", endpoint.target.name)),
+        )
+    }
+
+    /// Returns the party at fault.
+    pub(super) fn fault(&self) -> Fault {
+        match self.kind {
+            Kind::Refused => Fault::Message,
+            Kind::Busy | Kind::Away | Kind::Lost => Fault::Broker,
+            Kind::Unverified
+            | Kind::Blocked
+            | Kind::Redirected
+            | Kind::Gone
+            | Kind::Closed
+            | Kind::Unsigned => Fault::Operator,
+        }
+    }
+
+    /// Returns what happened at an endpoint, and the remedy.
+    pub(super) fn reason(&self, endpoint: &str) -> String {
+        let text = &self.text;
+        match self.kind {
+            Kind::Busy => format!("the endpoint {endpoint} accepts no messages now: {text}"),
+            Kind::Away => format!(
+                "the endpoint {endpoint} cannot be reached: {text}; check the receiver, its URL, and the network in between"
+            ),
+            Kind::Lost => format!(
+                "the endpoint {endpoint} gave no clear answer, so the outcome is unknown: {text}; the message is sent \
+                 again under the same id"
+            ),
+            Kind::Unverified => format!(
+                "could not verify the identity of the endpoint {endpoint}: {text}; check its URL and the certificate authority in http.tls.ca_file"
+            ),
+            Kind::Blocked => format!(
+                "no request may go to the endpoint {endpoint}: {text}; correct its URL, or add the network to http.private_networks"
+            ),
+            Kind::Redirected => format!(
+                "the endpoint {endpoint} redirects, which is not followed: {text}; write the final URL into the settings"
+            ),
+            Kind::Gone => format!(
+                "the endpoint {endpoint} is gone: {text}; correct its URL, or restart the relay to try it again"
+            ),
+            Kind::Closed => format!(
+                "the endpoint {endpoint} refuses all messages: {text}; repair its URL, its permissions or its receiver"
+            ),
+            Kind::Unsigned => format!("requests to the endpoint {endpoint} cannot be signed: {text}"),
+            Kind::Refused => format!("the endpoint {endpoint} refused the message: {text}"),
+        }
+    }
+}
+
+/// Returns the beginning of a body in quotation marks, on one line; `None` if there is no text.
+fn quoted(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    let beginning: String = line.chars().take(BODY_CHARS_MAX).collect();
+    let dots = if beginning.len() < line.len() { "…" } else { "" };
+    // A semicolon would begin the remedy.
+    (!line.is_empty()).then(|| format!("\"{}{dots}\"", beginning.replace(';', ",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use message::FaultScope;
+
+    use super::*;
+    use crate::http::endpoints::Endpoints;
+
+    fn statuses() -> Statuses {
+        let config = Config::new("https://a.example/s3cret?token=s3cret");
+        Statuses::new(&Config { accepted_statuses: vec![409], stopping_statuses: vec![401], ..config })
+    }
+
+    fn error(failure: &Failure) -> PublishError {
+        let endpoints = Endpoints::new(&Config::new("https://a.example/s3cret?token=s3cret"));
+        let error =
+            failure.to_publish_error(&Topic::new("orders").unwrap(), endpoints.of_topic("orders").unwrap());
+        let text = error.to_string();
+        assert!(text.contains("https://a.example of topic orders") && !text.contains("s3cret"), "{text}");
+        error
+    }
+
+    #[test]
+    fn every_status_has_its_fault_and_scope() {
+        use Fault::{Broker, Message, Operator};
+        for (status, fault, scope) in [
+            (300, Operator, FaultScope::Topic),
+            (301, Operator, FaultScope::Topic),
+            (307, Operator, FaultScope::Topic),
+            (400, Message, FaultScope::Message),
+            (401, Operator, FaultScope::Topic),
+            (404, Message, FaultScope::Message),
+            (408, Broker, FaultScope::Topic),
+            (410, Operator, FaultScope::Topic),
+            (413, Message, FaultScope::Message),
+            (422, Message, FaultScope::Message),
+            (425, Broker, FaultScope::Topic),
+            (429, Broker, FaultScope::Topic),
+            (500, Broker, FaultScope::Topic),
+            (501, Broker, FaultScope::Topic),
+            (503, Broker, FaultScope::Topic),
+            (599, Broker, FaultScope::Topic),
+            (999, Broker, FaultScope::Topic),
+        ] {
+            let code = StatusCode::from_u16(status).unwrap();
+            assert!(!statuses().confirms(code), "{status}");
+            let error = error(&Failure::of_answer(statuses().kind(code), code, b"why", None));
+            assert_eq!((error.fault(), error.scope()), (fault, scope), "{status}");
+            assert!(error.to_string().contains(&format!("status {status}: \"why\"")), "{error}");
+        }
+        for status in [200, 201, 202, 204, 299, 409] {
+            assert!(statuses().confirms(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_unknown_and_no_connection_is_not() {
+        let broken = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert_eq!(Failure::of_error(&broken, false).kind, Kind::Lost);
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let away = Failure::of_error(&refused, true);
+        assert_eq!((away.kind, away.fault()), (Kind::Away, Fault::Broker));
+        assert!(error(&away).to_string().contains("cannot be reached"));
+        let tls = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::DecryptError);
+        assert_eq!(Failure::of_error(&tls, true).kind, Kind::Unverified);
+        let blocked = Blocked { host: String::from("a.example"), addresses: String::from("127.0.0.1") };
+        let blocked = Failure::of_error(&io::Error::other(blocked), true);
+        assert_eq!((blocked.kind, blocked.fault()), (Kind::Blocked, Fault::Operator));
+        let silence = error(&Failure::of_silence(Duration::from_secs(10)));
+        assert_eq!((silence.fault(), silence.scope()), (Fault::Broker, FaultScope::Topic));
+        assert!(silence.to_string().contains("unknown: no answer within 10000 ms"), "{silence}");
+    }
+
+    #[test]
+    fn a_retry_after_is_seconds_or_a_date_and_bounded() {
+        let now = httpdate::parse_http_date("Wed, 21 Oct 2015 07:28:00 GMT").unwrap();
+        for (value, seconds) in [
+            ("0", Some(0)),
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("301", Some(300)),
+            ("99999999999999999999999", Some(300)),
+            ("Wed, 21 Oct 2015 07:29:00 GMT", Some(60)),
+            ("Wed, 21 Oct 2015 07:27:00 GMT", Some(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(300)),
+            ("", None),
+            ("-1", None),
+            ("soon", None),
+        ] {
+            assert_eq!(statuses().retry_after(value, now), seconds.map(Duration::from_secs), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_quoted_in_one_short_line_and_is_no_remedy() {
+        let code = StatusCode::BAD_REQUEST;
+        let body = format!("no\r\n\x1b[31m order; call me {}", "x".repeat(9_000));
+        let refused = error(&Failure::of_answer(Kind::Refused, code, body.as_bytes(), None));
+        let text = refused.to_string();
+        assert!(text.len() < 500 && text.contains("status 400: \"no [31m order, call me xxx"), "{text}");
+        assert_eq!(refused.remedy(), Some("correct the message or the receiver"));
+        let silent = error(&Failure::of_answer(Kind::Refused, code, b" \n", None)).to_string();
+        assert!(silent.contains("with status 400; correct"), "{silent}");
+    }
+
+    #[test]
+    fn a_redirect_names_its_host_only() {
+        let to = "https://b.example/s3cret?token=s3cret";
+        let text = error(&Failure::of_redirect(StatusCode::FOUND, Some(to))).to_string();
+        assert!(text.contains("status 302 to https://b.example;"), "{text}");
+        assert!(
+            error(&Failure::of_redirect(StatusCode::FOUND, Some("/s3cret")))
+                .to_string()
+                .contains("status 302;")
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! HTTP endpoints, such as webhooks: each message is one POST, as a CloudEvent. Publishes only: the
+//! receiver is a server of its own, with its inbox behind it.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `config.rs` | [`Config`]: the operator's settings |
+//! | `address.rs` | the address of an endpoint, and the hosts that messages may name |
+//! | `networks.rs` | the addresses that requests may go to |
+//! | `endpoints.rs` | the endpoint that a message goes to |
+//! | `secrets.rs` | signing keys in files that are read again when they change |
+//! | `signature.rs` | signatures of Standard Webhooks |
+//! | `client.rs` | connections to checked addresses |
+//! | `connector.rs` | [`Connector`]: opens publishing sessions |
+//! | `publisher.rs` | one session: gives submissions their endpoints |
+//! | `dispatcher.rs` | keeps a bounded number of requests in flight, per endpoint and in all |
+//! | `send.rs` | one request and its answer |
+//! | `stops.rs` | endpoints that are gone or asked to wait |
+//! | `wire.rs` | message to request and back |
+//! | `fault.rs` | classifies statuses and errors |
+//! | `inspect.rs` | connects to the endpoints, for `relay doctor` |
+//! | `receiver.rs` | [`Verifier`]: the other side, in front of an inbox |
+//!
+//! # Publishing
+//! A message goes to the URL in its `endpoint_header` if that is allowed, or else to the
+//! endpoint of its topic, or else to `url`. The status of the answer decides; its body is only
+//! read so far that an error can quote it. Redirects are not followed, and no proxy is used.
+//!
+//! | what happens | receipt |
+//! |---|---|
+//! | 2xx, a status of `accepted_statuses` | confirmed |
+//! | 429, 425, 5xx | broker's fault, topic pauses; `Retry-After` is respected within its bound |
+//! | no connection | broker's fault, topic pauses; nothing was sent |
+//! | 408, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
+//! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart |
+//! | 3xx, a status of `stopping_statuses`, an unverified certificate, a forbidden address, an unreadable secret | operator's fault, topic stops |
+//! | any other 4xx, too large | message's fault |
+//! | no endpoint for the topic | operator's fault, topic stops |
+//! | a URL in the message that is not allowed | message's fault, final |
+//! | nothing can be reached at the start of a session | broker's or operator's fault, session |
+//!
+//! Where messages name their endpoints, the scope is the message instead of the topic: its key
+//! waits, others continue.
+//!
+//! A message with an unknown outcome is sent again under the same id (`ce-id`,
+//! `Idempotency-Key`, `webhook-id`), so the receiver needs an inbox. The order of a key holds:
+//! one of its messages is in flight.
+//!
+//! # Traps
+//! - A receiver that answers 409 while it still works on the message (as the draft of
+//!   `Idempotency-Key` demands) must not be listed with 409 in `accepted_statuses`: the message
+//!   would be lost if that work failed.
+//! - Servers accept 8 to 16 KiB of headers and about 100 of them. Messages with many free headers
+//!   need structured mode.
+//! - Names of headers arrive in lower case, except in structured mode.
+
+mod address;
+mod client;
+mod config;
+mod connector;
+mod dispatcher;
+mod endpoints;
+mod fault;
+mod inspect;
+mod networks;
+mod publisher;
+mod receiver;
+mod secrets;
+mod send;
+mod signature;
+mod stops;
+pub(crate) mod wire;
+
+pub use config::{AllowedHost, Config, Endpoint, Mode};
+pub use connector::Connector;
+pub use inspect::{EndpointFacts, inspect};
+pub use receiver::{Unverified, Verifier};
+pub use wire::read;
+
+#[cfg(test)]
+mod tests;

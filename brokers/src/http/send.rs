@@ -1,0 +1,197 @@
+//! Sends one message, and answers it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use message::{Message, PublishError};
+
+use super::client::Client;
+use super::config::{Config, Mode};
+use super::endpoints::Endpoint;
+use super::fault::{Failure, Kind, Statuses};
+use super::signature;
+use super::stops::{Stop, Stops};
+use super::wire::{self, Record};
+use crate::pending::Pending;
+
+/// How a request names its sender.
+const AGENT: &str = concat!("outbox-relay/", env!("CARGO_PKG_VERSION"));
+
+/// Maximum bytes of an answer's body that are read: of a refusal for its text, and of a success so
+/// that the connection can be used again. A connection with a longer body is closed.
+const REFUSAL_BYTES_MAX: usize = 4 << 10;
+const SUCCESS_BYTES_MAX: usize = 64 << 10;
+
+/// Maximum time for the body of an answer. The status has already decided.
+const BODY_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A message on its way to an endpoint.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) message: Arc<Message>,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) pending: Pending,
+}
+
+impl Job {
+    /// Answers the message with a failure of its endpoint.
+    pub(super) fn fail(self, failure: &Failure) {
+        let error = failure.to_publish_error(&self.message.topic, &self.endpoint);
+        self.pending.answer(Err(error));
+    }
+}
+
+/// The state that the requests of a session share.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) client: Client,
+    pub(super) stops: Arc<Stops>,
+    pub(super) statuses: Statuses,
+    pub(super) header: Option<String>,
+    pub(super) mode: Mode,
+    pub(super) message_bytes_max: usize,
+    pub(super) time_max: Duration,
+}
+
+/// Why a message was not confirmed.
+enum Unsent {
+    /// A failure at the endpoint.
+    Failed(Failure),
+    /// The message cannot be sent at all.
+    Unwritten(PublishError),
+}
+
+impl Sender {
+    pub(super) fn new(config: &Config, client: Client, stops: Arc<Stops>) -> Self {
+        Self {
+            client,
+            stops,
+            statuses: Statuses::new(config),
+            header: config.endpoint_header.clone(),
+            mode: config.mode,
+            message_bytes_max: config.message_bytes_max,
+            time_max: Duration::from_millis(config.connect_timeout_ms + config.request_timeout_ms),
+        }
+    }
+
+    /// Returns why nothing may be sent to an endpoint now.
+    pub(super) fn stopped(&self, endpoint: &Endpoint) -> Option<Failure> {
+        match self.stops.of(&endpoint.target.uri)? {
+            Stop::Gone => Some(Failure::gone()),
+            Stop::Until(at) => {
+                Some(Failure::waiting(at.saturating_duration_since(tokio::time::Instant::now())))
+            }
+        }
+    }
+
+    /// Sends a message and answers it. Returns the failure, if it is one of the endpoint.
+    pub(super) async fn send(self: Arc<Self>, job: Job) -> Option<Failure> {
+        let Job { message, endpoint, pending } = job;
+        match self.outcome(&message, &endpoint).await {
+            Ok(response) => {
+                pending.answer(Ok(()));
+                // So that the connection can be used again.
+                let _ = beginning(response, SUCCESS_BYTES_MAX).await;
+                None
+            }
+            Err(Unsent::Unwritten(error)) => {
+                pending.answer(Err(error));
+                None
+            }
+            Err(Unsent::Failed(failure)) => {
+                self.note(&endpoint, &failure);
+                pending.answer(Err(failure.to_publish_error(&message.topic, &endpoint)));
+                failure.kind.is_endpoints().then_some(failure)
+            }
+        }
+    }
+
+    fn note(&self, endpoint: &Endpoint, failure: &Failure) {
+        let Some(uri) = Some(&endpoint.target.uri).filter(|_| failure.kind.is_endpoints()) else { return };
+        if failure.kind == Kind::Gone && self.stops.gone(uri) {
+            tracing::error!(endpoint = endpoint.target.name, "{}", failure.reason(&endpoint.target.name));
+        }
+        if let Some(time) = failure.retry_after {
+            self.stops.wait(uri, time);
+        }
+    }
+
+    /// Sends a message once. Returns an answer that confirms it.
+    async fn outcome(&self, message: &Message, endpoint: &Endpoint) -> Result<Response<Incoming>, Unsent> {
+        let record = wire::encode(message, self.mode, self.header.as_deref(), self.message_bytes_max)
+            .map_err(Unsent::Unwritten)?;
+        let request = self.request(record, endpoint)?;
+        let asked = tokio::time::timeout(self.time_max, self.client.request(request)).await;
+        let response = asked
+            .map_err(|_| Unsent::Failed(Failure::of_silence(self.time_max)))?
+            .map_err(|error| Unsent::Failed(Failure::of_error(&error, error.is_connect())))?;
+        if self.statuses.confirms(response.status()) {
+            Ok(response)
+        } else {
+            Err(Unsent::Failed(self.refusal(response).await))
+        }
+    }
+
+    fn request(&self, record: Record, endpoint: &Endpoint) -> Result<Request<Full<Bytes>>, Unsent> {
+        let unwritten = |error: http::Error| {
+            let refused = PublishError::refused("the message cannot be written as a request");
+            Unsent::Unwritten(refused.with_source(error).without_retry())
+        };
+        let Record { id, headers, body } = record;
+        let mut request =
+            Request::post(endpoint.target.uri.clone()).body(Full::new(body.clone())).map_err(unwritten)?;
+        *request.headers_mut() = headers;
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(secrets) = &endpoint.secrets {
+            let keys = secrets.keys().map_err(|error| Unsent::Failed(Failure::unsigned(&error)))?;
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let at = now.as_secs().to_string();
+            let signatures = signature::sign(&keys, &id, &at, &body);
+            for (name, value) in
+                [(signature::ID, id), (signature::TIMESTAMP, at), (signature::SIGNATURE, signatures)]
+            {
+                let value = HeaderValue::try_from(value).map_err(|error| unwritten(error.into()))?;
+                request.headers_mut().insert(HeaderName::from_static(name), value);
+            }
+        }
+        Ok(request)
+    }
+
+    /// Reads an answer that does not confirm.
+    async fn refusal(&self, response: Response<Incoming>) -> Failure {
+        let status = response.status();
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let kind = self.statuses.kind(status);
+        if kind == Kind::Redirected {
+            return Failure::of_redirect(status, header(LOCATION));
+        }
+        let retry_after = header(RETRY_AFTER)
+            .filter(|_| kind == Kind::Busy)
+            .and_then(|value| self.statuses.retry_after(value, SystemTime::now()));
+        let body = beginning(response, REFUSAL_BYTES_MAX).await;
+        Failure::of_answer(kind, status, &body, retry_after)
+    }
+}
+
+/// Reads the beginning of a body. What does not come in time is left out.
+async fn beginning(response: Response<Incoming>, bytes_max: usize) -> Vec<u8> {
+    let mut body = response.into_body();
+    let mut read = Vec::new();
+    let reading = async {
+        while read.len() < bytes_max
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            if let Some(data) = frame.data_ref() {
+                let room = bytes_max - read.len();
+                read.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+            }
+        }
+    };
+    let _ = tokio::time::timeout(BODY_TIME_MAX, reading).await;
+    read
+}

@@ -1,0 +1,505 @@
+//! Sessions with a server of the test, whose answers are scripted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use message::{
+    Connector as _, EventType, Fault, FaultScope, Message, OrderingKey, PublishError, Receipt, Receipts,
+    Submission, Ticket, Topic,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use super::{AllowedHost, Config, Connector, Endpoint, Mode, Verifier};
+
+/// A step of the script: what the server does with the next request.
+#[derive(Debug, Clone)]
+enum Step {
+    /// Answers with this text and keeps the connection.
+    Answer(String),
+    /// Answers with this text, then with a body that does not end.
+    Endless(String),
+    /// Reads the request and closes the connection.
+    Close,
+    /// Reads the request and never answers.
+    Hang,
+    /// Answers once the test opens the gate.
+    Gate,
+}
+
+fn status(line: &str) -> Step {
+    Step::Answer(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n\r\n"))
+}
+
+#[derive(Default)]
+struct State {
+    script: Mutex<VecDeque<Step>>,
+    requests: Mutex<Vec<String>>,
+    connections: AtomicUsize,
+    gate: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A server that follows a script, and answers 204 after its end.
+struct Server {
+    state: Arc<State>,
+    address: String,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Server {
+    async fn start(script: impl IntoIterator<Item = Step>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(State { script: Mutex::new(script.into_iter().collect()), ..State::default() });
+        let shared = Arc::clone(&state);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                shared.connections.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(serve(stream, Arc::clone(&shared)));
+            }
+        });
+        Self { state, address, accepting }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn requests(&self) -> Vec<String> {
+        lock(&self.state.requests).clone()
+    }
+
+    async fn after(&self, count: usize) -> Vec<String> {
+        while self.requests().len() < count {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        self.requests()
+    }
+}
+
+/// Reads one request. Returns its text; `None` at the end of the connection.
+async fn read(stream: &mut TcpStream) -> Option<String> {
+    let mut request = Vec::new();
+    let mut some = [0; 4_096];
+    loop {
+        let count = stream.read(&mut some).await.ok().filter(|count| *count > 0)?;
+        request.extend_from_slice(some.get(..count)?);
+        let text = String::from_utf8_lossy(&request).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length =
+            head.split_once("content-length: ").map_or("0", |(_, rest)| rest.lines().next().unwrap_or("0"));
+        if body.len() >= length.parse().ok()? {
+            return Some(text);
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: Arc<State>) {
+    while let Some(request) = read(&mut stream).await {
+        lock(&state.requests).push(request);
+        let step = lock(&state.script).pop_front();
+        let text = match step.unwrap_or_else(|| status("204 No Content")) {
+            Step::Answer(text) => text,
+            Step::Endless(text) => {
+                let block = vec![b'x'; 64 << 10];
+                let mut written = stream.write_all(text.as_bytes()).await;
+                while written.is_ok() {
+                    written = stream.write_all(&block).await;
+                }
+                return;
+            }
+            Step::Close => return,
+            Step::Hang => std::future::pending().await,
+            Step::Gate => {
+                state.gate.notified().await;
+                String::from("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            }
+        };
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A session and its receipts.
+struct Session {
+    publisher: Box<dyn message::Publisher>,
+    receipts: mpsc::UnboundedReceiver<Receipt>,
+    tickets: u64,
+}
+
+impl Session {
+    async fn open(config: &Config) -> Self {
+        Self::of(&Connector::new(config).unwrap()).await
+    }
+
+    async fn of(connector: &Connector) -> Self {
+        let (sender, receipts) = Receipts::channel();
+        Self { publisher: connector.connect(sender).await.unwrap(), receipts, tickets: 0 }
+    }
+
+    async fn submit(&mut self, messages: impl IntoIterator<Item = Message>) {
+        let mut batch = Vec::new();
+        for message in messages {
+            self.tickets += 1;
+            batch.push(Submission { ticket: Ticket(self.tickets), message: message.into() });
+        }
+        self.publisher.submit(batch).await;
+    }
+
+    async fn receipt(&mut self) -> Receipt {
+        tokio::time::timeout(Duration::from_secs(60), self.receipts.recv()).await.unwrap().unwrap()
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), PublishError> {
+        self.submit([message]).await;
+        self.receipt().await.outcome
+    }
+
+    /// Sends a message that must fail in this way.
+    async fn fails(&mut self, message: Message, fault: Fault, scope: FaultScope, text: &str) -> PublishError {
+        let error = self.send(message).await.unwrap_err();
+        assert_eq!((error.fault(), error.scope()), (fault, scope), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+        error
+    }
+}
+
+/// Settings for a server of this machine.
+fn config() -> Config {
+    Config::default()
+        .private_networks(vec![String::from("127.0.0.0/8")])
+        .request_timeout_ms(60_000)
+        .connect_timeout_ms(60_000)
+}
+
+fn message(topic: &str, key: &str) -> Message {
+    Message::new(Topic::new(topic).unwrap(), EventType::new("e").unwrap(), r#"{"n":1}"#)
+        .with_key(OrderingKey::new(key).unwrap())
+}
+
+fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
+    let head = request.split("\r\n\r\n").next().unwrap_or_default();
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+const BROKER: (Fault, FaultScope) = (Fault::Broker, FaultScope::Topic);
+const OPERATOR: (Fault, FaultScope) = (Fault::Operator, FaultScope::Topic);
+
+#[tokio::test]
+async fn each_message_is_one_signed_post_on_a_connection_that_is_kept() {
+    let server = Server::start([]).await;
+    let path = std::env::temp_dir().join(format!("{}-whsec", uuid::Uuid::now_v7()));
+    std::fs::write(&path, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+    let config = config().url(server.url("/hook?token=s3cret")).secret_files(vec![path.clone()]);
+    let connector = Connector::new(&config).unwrap();
+    let mut session = Session::of(&connector).await;
+    let sent = message("orders", "a");
+    session.send(sent.clone()).await.unwrap();
+    session.send(message("orders", "a")).await.unwrap();
+    let connections = server.state.connections.load(Ordering::Relaxed);
+    assert_eq!(connections, 2, "one before the session, and one for both messages");
+    let requests = server.requests();
+    let request = &requests[0];
+    assert!(request.starts_with("POST /hook?token=s3cret HTTP/1.1\r\n"), "{request}");
+    assert_eq!(header(request, "host"), Some(server.address.as_str()));
+    assert_eq!(header(request, "ce-id"), Some(sent.id.to_string().as_str()));
+    assert_eq!(header(request, "idempotency-key"), Some(format!("\"{}\"", sent.id).as_str()));
+    let mut headers = ::http::HeaderMap::new();
+    for line in request.lines().skip(1).take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(": ").unwrap();
+        headers.insert(::http::HeaderName::try_from(name).unwrap(), value.parse().unwrap());
+    }
+    let verifier = Verifier::new(std::slice::from_ref(&path)).unwrap();
+    let body = request.split_once("\r\n\r\n").unwrap().1.to_owned();
+    assert_eq!(verifier.read("x", &headers, body.into()).unwrap().unwrap(), sent);
+    assert!(!format!("{connector:?}").contains("MfKQ"), "no secret is shown");
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Goal: an outcome that nobody knows is never a success, and the next attempt has the same id.
+/// Oracle: the receipts, and the ids that the server saw.
+#[tokio::test]
+async fn a_broken_or_silent_answer_is_unknown_and_the_id_stays() {
+    let server = Server::start([Step::Close, Step::Hang, status("408 Request Timeout")]).await;
+    let config = config().url(server.url("/s3cret")).request_timeout_ms(500).connect_timeout_ms(500);
+    let mut session = Session::open(&config).await;
+    let sent = message("orders", "a");
+    for text in ["outcome is unknown", "no answer within 1000 ms", "status 408"] {
+        session.fails(sent.clone(), BROKER.0, BROKER.1, text).await;
+    }
+    session.send(sent.clone()).await.unwrap();
+    let id = sent.id.to_string();
+    let requests = server.requests();
+    assert_eq!(requests.len(), 4);
+    assert!(requests.iter().all(|request| header(request, "ce-id") == Some(id.as_str())));
+}
+
+/// Goal: an answer that begins decides, however long its body is. Oracle: the receipts come while
+/// the server still writes.
+#[tokio::test]
+async fn a_body_without_end_is_read_to_a_bound() {
+    let endless =
+        |line: &str| Step::Endless(format!("HTTP/1.1 {line}\r\ncontent-length: 1073741824\r\n\r\n"));
+    let hanging = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n";
+    let script = [endless("200 OK"), endless("400 Bad Request"), Step::Answer(String::from(hanging))];
+    let server = Server::start(script).await;
+    let mut session = Session::open(&config().url(server.url("/"))).await;
+    session.send(message("orders", "a")).await.unwrap();
+    let error =
+        session.fails(message("orders", "a"), Fault::Message, FaultScope::Message, "status 400").await;
+    assert!(error.to_string().len() < 600, "{error}");
+    session.send(message("orders", "a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_gone_is_left_alone_over_sessions_until_a_restart() {
+    let server = Server::start([status("410 Gone")]).await;
+    let config = config().url(server.url("/s3cret"));
+    let connector = Connector::new(&config).unwrap();
+    for _ in 0..2 {
+        let mut session = Session::of(&connector).await;
+        session.fails(message("orders", "a"), OPERATOR.0, OPERATOR.1, &server.url("")).await;
+        session.fails(message("bills", "a"), OPERATOR.0, OPERATOR.1, "is gone").await;
+    }
+    assert_eq!(server.requests().len(), 1);
+    Session::open(&config).await.send(message("orders", "a")).await.unwrap();
+    assert_eq!(server.requests().len(), 2);
+}
+
+/// Goal: nothing is sent before the time that an endpoint asked for. Oracle: the times of the
+/// server's requests.
+#[tokio::test]
+async fn a_retry_after_is_respected() {
+    let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start([Step::Answer(String::from(answer))]).await;
+    let mut session = Session::open(&config().url(server.url("/"))).await;
+    let sent = message("orders", "a");
+    let begun = Instant::now();
+    session.fails(sent.clone(), BROKER.0, BROKER.1, "status 429").await;
+    while let Err(error) = session.send(sent.clone()).await {
+        assert!(error.to_string().contains("asked to wait"), "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn a_redirect_is_named_and_not_followed() {
+    let elsewhere = Server::start([]).await;
+    let to = elsewhere.url("/s3cret");
+    let answer = format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
+    let server = Server::start([Step::Answer(answer)]).await;
+    let mut session = Session::open(&config().url(server.url("/"))).await;
+    session
+        .fails(
+            message("orders", "a"),
+            OPERATOR.0,
+            OPERATOR.1,
+            &format!("status 307 to {}", elsewhere.url("")),
+        )
+        .await;
+    assert!(elsewhere.requests().is_empty());
+}
+
+#[tokio::test]
+async fn statuses_refuse_stop_or_confirm_as_configured() {
+    let refusal = "HTTP/1.1 422 Unprocessable Content\r\ncontent-length: 8\r\n\r\nno price";
+    let script = [Step::Answer(String::from(refusal)), status("409 Conflict"), status("401 Unauthorized")];
+    let server = Server::start(script).await;
+    let config = config().url(server.url("/")).accepted_statuses(vec![409]).stopping_statuses(vec![401]);
+    let mut session = Session::open(&config).await;
+    let text = "refused the message with status 422: \"no price\"";
+    session.fails(message("orders", "a"), Fault::Message, FaultScope::Message, text).await;
+    session.send(message("orders", "a")).await.unwrap();
+    session.fails(message("orders", "a"), OPERATOR.0, OPERATOR.1, "status 401").await;
+}
+
+/// Goal: a hanging endpoint keeps to its own share of the requests, whatever the bound of all.
+/// Oracle: the other endpoint's receipts come although nothing of the first is answered.
+#[tokio::test]
+async fn a_hanging_endpoint_delays_only_itself() {
+    let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
+    let quick = Server::start([]).await;
+    let config = config()
+        .endpoint("slow", Endpoint::new(hanging.url("/")))
+        .endpoint("quick", Endpoint::new(quick.url("/")))
+        .concurrency(4)
+        .requests_max(4);
+    let mut session = Session::open(&config).await;
+    session.submit((0..50).map(|key| message("slow", &key.to_string()))).await;
+    hanging.after(4).await;
+    session.submit((0..50).map(|key| message("quick", &key.to_string()))).await;
+    for _ in 0..50 {
+        let receipt = session.receipt().await;
+        assert!(receipt.ticket > Ticket(50) && receipt.outcome.is_ok(), "{receipt:?}");
+    }
+    assert_eq!(hanging.requests().len(), 4, "the limit of an endpoint");
+}
+
+/// Goal: what waits behind a failure is answered with it instead of failing one by one, and one
+/// request tries whether the endpoint is back. Oracle: the number of requests.
+#[tokio::test]
+async fn a_failing_endpoint_is_tried_by_one_request() {
+    let server = Server::start((0..4).map(|_| status("503 Service Unavailable"))).await;
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(4)).await;
+    session.submit((0..20).map(|key| message("orders", &key.to_string()))).await;
+    for _ in 0..20 {
+        let error = session.receipt().await.outcome.unwrap_err();
+        assert!(error.to_string().contains("status 503"), "{error}");
+    }
+    let failed = server.requests().len();
+    assert!(failed <= 4, "{failed} requests");
+    lock(&server.state.script).clear();
+    lock(&server.state.script).push_back(Step::Gate);
+    session.submit((0..8).map(|key| message("orders", &key.to_string()))).await;
+    server.after(failed + 1).await;
+    // Others would have been sent by now.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.requests().len(), failed + 1);
+    server.state.gate.notify_one();
+    for _ in 0..8 {
+        session.receipt().await.outcome.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_url_in_a_message_is_used_if_its_host_is_allowed_and_stops_its_key_only() {
+    let server = Server::start([status("503 Service Unavailable")]).await;
+    let config = config()
+        .endpoint_header("endpoint")
+        .hosts([(server.address.clone(), AllowedHost::default())].into())
+        .mode(Mode::Structured);
+    let mut session = Session::open(&config).await;
+    let mut named = message("orders", "a");
+    named.headers.insert("endpoint", server.url("/customer/s3cret")).unwrap();
+    session.fails(named.clone(), Fault::Broker, FaultScope::Message, "status 503").await;
+    session.send(named.clone()).await.unwrap();
+    let request = server.requests().pop().unwrap();
+    assert!(
+        request.starts_with("POST /customer/s3cret ") && request.contains("\"specversion\":\"1.0\""),
+        "{request}"
+    );
+    assert_eq!(request.matches("s3cret").count(), 1, "the header itself is not sent");
+    let mut forbidden = message("orders", "a");
+    forbidden.headers.insert("endpoint", "http://169.254.169.254/s3cret").unwrap();
+    let error = session.fails(forbidden, Fault::Message, FaultScope::Message, "is not allowed").await;
+    assert!(error.is_final());
+}
+
+#[tokio::test]
+async fn a_local_address_is_refused_and_nothing_is_sent() {
+    let server = Server::start([]).await;
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let config = Config::new(format!("http://localhost:{port}/s3cret"));
+    let error = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
+    assert!(
+        error.to_string().contains("localhost resolves to") && !error.to_string().contains("s3cret"),
+        "{error}"
+    );
+    // Beside an endpoint that is there, only its own topic stops.
+    let config = self::config()
+        .private_networks(vec![String::from("127.0.0.1")])
+        .endpoint("there", Endpoint::new(server.url("/")))
+        .endpoint("forbidden", Endpoint::new(format!("http://127.0.0.2:{port}/s3cret")));
+    let mut session = Session::open(&config).await;
+    session.fails(message("forbidden", "a"), OPERATOR.0, OPERATOR.1, "127.0.0.2 resolves to 127.0.0.2").await;
+    session.send(message("there", "a")).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_or_speaks_no_tls_is_told_apart() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let server = Server::start([]).await;
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let plain_address = plain.local_addr().unwrap();
+    let answering = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            // The client may be gone already.
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let config = config()
+        .endpoint("there", Endpoint::new(server.url("/")))
+        .endpoint("away", Endpoint::new(format!("http://{closed}/s3cret")))
+        .endpoint("plain", Endpoint::new(format!("https://{plain_address}/s3cret")));
+    let mut session = Session::open(&config).await;
+    session.fails(message("away", "a"), BROKER.0, BROKER.1, "cannot be reached").await;
+    session.fails(message("plain", "a"), OPERATOR.0, OPERATOR.1, "could not verify the identity").await;
+    session.send(message("there", "a")).await.unwrap();
+    answering.abort();
+    let config = self::config().url(format!("http://{closed}/s3cret"));
+    let error = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.err().unwrap();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+}
+
+#[tokio::test]
+async fn an_unreadable_secret_stops_its_own_endpoint() {
+    let server = Server::start([]).await;
+    let unsigned = Endpoint::new(server.url("/")).secret_files(vec!["/does/not/exist".into()]);
+    let config = config().url(server.url("/")).endpoint("signed", unsigned);
+    let mut session = Session::open(&config).await;
+    session.fails(message("signed", "a"), OPERATOR.0, OPERATOR.1, "/does/not/exist").await;
+    session.send(message("orders", "a")).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
+}
+
+/// Goal: a closed session answers everything once, what was in flight as unknown. Oracle: the
+/// receipts.
+#[tokio::test]
+async fn a_close_answers_what_is_in_flight_and_what_waits() {
+    let server = Server::start((0..100).map(|_| Step::Hang)).await;
+    let Session { mut publisher, mut receipts, .. } = {
+        let mut session = Session::open(&config().url(server.url("/")).concurrency(2)).await;
+        session.submit((0..10).map(|key| message("orders", &key.to_string()))).await;
+        session
+    };
+    server.after(2).await;
+    publisher.submit(Vec::new()).await;
+    publisher.close(Duration::from_millis(10)).await;
+    let mut tickets = Vec::new();
+    while let Some(Receipt { ticket, outcome }) = receipts.recv().await {
+        let error = outcome.unwrap_err();
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+        tickets.push(ticket.0);
+    }
+    tickets.sort_unstable();
+    assert_eq!(tickets, (1..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn an_inspection_connects_and_sends_nothing() {
+    let server = Server::start([]).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let config = config()
+        .endpoint("there", Endpoint::new(server.url("/s3cret")))
+        .endpoint("away", Endpoint::new(format!("http://{closed}/s3cret")));
+    let topics = ["there", "away", "unknown"].map(String::from);
+    let facts = super::inspect(&config, &topics).await.unwrap().topics;
+    let there = facts[0].facts.as_ref().unwrap();
+    assert_eq!(
+        (there.endpoint.as_str(), there.is_encrypted, &there.secrets),
+        (server.url("").as_str(), false, &Ok(0))
+    );
+    let faults: Vec<_> = facts[1..].iter().map(|asked| asked.facts.as_ref().unwrap_err().fault).collect();
+    assert_eq!(faults, [Fault::Broker, Fault::Operator]);
+    assert!(server.requests().is_empty());
+}

@@ -1,0 +1,276 @@
+// The client keeps what it promises, on the database of DATABASE_URL.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+var ctx = context.Background()
+
+func connect(t *testing.T) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+	must(t, err)
+	must(t, CreateDays(ctx, conn))
+	t.Cleanup(func() { _ = conn.Close(ctx) })
+	return conn
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func equal[T comparable](t *testing.T, found, expected T) {
+	t.Helper()
+	if found != expected {
+		t.Fatalf("found %v, expected %v", found, expected)
+	}
+}
+
+func query[T any](t *testing.T, conn *pgx.Conn, sql string, values ...any) (found T) {
+	t.Helper()
+	must(t, conn.QueryRow(ctx, sql, values...).Scan(&found))
+	return found
+}
+
+func applied(t *testing.T, conn *pgx.Conn, m Message, handler Handler) string {
+	t.Helper()
+	outcome, err := Apply(ctx, conn, m, handler)
+	must(t, err)
+	return outcome
+}
+
+// order returns a number that no other test has used.
+func order() int64 { return time.Now().UnixMicro() }
+
+func placed(number int64, customer string) Message {
+	id := DerivedID(uint64(time.Now().UnixMilli()), fmt.Sprint("order-", number)).String()
+	payload := fmt.Sprintf(`{"order":%d,"customer":"%s","cents":1250}`, number, customer)
+	return Message{Topic: "orders", Kind: "order.placed", ContentType: "application/json", Source: "/orders",
+		ID: &id, Key: &customer, Payload: []byte(payload), Headers: map[string]string{}}
+}
+
+func invoices(t *testing.T, conn *pgx.Conn, number int64) int {
+	t.Helper()
+	return query[int](t, conn, "SELECT count(*) FROM invoice WHERE order_id = $1", number)
+}
+
+func messages(t *testing.T, conn *pgx.Conn, topic string, number int64) int {
+	t.Helper()
+	count := "SELECT count(*) FROM outbox_message WHERE topic = $1 AND convert_from(payload, 'UTF8')::jsonb ->> 'order' = $2"
+	return query[int](t, conn, count, topic, fmt.Sprint(number))
+}
+
+func letter(t *testing.T, conn *pgx.Conn, m Message, column string) string {
+	t.Helper()
+	find := "SELECT coalesce(to_jsonb(d) ->> $3, '') FROM inbox_dead_letter AS d WHERE consumer = $1 AND message_id = $2"
+	return query[string](t, conn, find, consumer, m.ID, column)
+}
+
+func TestAnEnqueueCommitsWithItsTransaction(t *testing.T) {
+	conn, kept, lost := connect(t), order(), order()+1
+	place := func(number int64, end error) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := PlaceOrder(ctx, tx, number, "ann", 1250)
+			return errors.Join(err, end)
+		})
+	}
+	must(t, place(kept, nil))
+	if place(lost, errors.New("no stock")) == nil {
+		t.Fatal("no error")
+	}
+	equal(t, messages(t, conn, "orders", kept), 1)
+	equal(t, messages(t, conn, "orders", lost), 0)
+	equal(t, query[int](t, conn, "SELECT count(*) FROM orders WHERE id = $1", lost), 0)
+}
+
+func TestARedeliveryHasOneEffect(t *testing.T) {
+	conn, number := connect(t), order()
+	message := placed(number, "ann")
+	equal(t, applied(t, conn, message, Bill), "new")
+	equal(t, applied(t, conn, message, Bill), "duplicate")
+	equal(t, invoices(t, conn, number), 1)
+	equal(t, messages(t, conn, "invoices", number), 1)
+}
+
+func TestAHandlerThatIsKilledLeavesNothing(t *testing.T) {
+	conn, doomed, number := connect(t), connect(t), order()
+	message := placed(number, "ann")
+	_, err := Apply(ctx, doomed, message, func(ctx context.Context, tx pgx.Tx, m Message) error {
+		must(t, Bill(ctx, tx, m))
+		query[bool](t, conn, "SELECT pg_terminate_backend($1, 10000)", doomed.PgConn().PID())
+		return nil
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	equal(t, invoices(t, conn, number), 0)
+	equal(t, applied(t, conn, message, Bill), "new")
+	equal(t, invoices(t, conn, number), 1)
+}
+
+func TestASwallowedErrorIsAFailure(t *testing.T) {
+	conn, message := connect(t), placed(order(), "ann")
+	swallow := func(ctx context.Context, tx pgx.Tx, _ Message) error {
+		_, _ = tx.Exec(ctx, "SELECT 1 / 0")
+		return nil
+	}
+	equal(t, applied(t, conn, message, swallow), "again")
+	equal(t, applied(t, conn, message, Bill), "new")
+}
+
+func TestAHandlerThatAlwaysFailsBecomesADeadLetter(t *testing.T) {
+	conn, message := connect(t), placed(order(), "ann")
+	fail := func(context.Context, pgx.Tx, Message) error { return errors.New("the printer burns") }
+	for range attemptsMax - 1 {
+		equal(t, applied(t, conn, message, fail), "again")
+	}
+	equal(t, applied(t, conn, message, fail), "poison")
+	equal(t, applied(t, conn, message, fail), "dead_letter")
+	equal(t, letter(t, conn, message, "reason"), "poison")
+	equal(t, letter(t, conn, message, "attempts"), fmt.Sprint(attemptsMax))
+	equal(t, letter(t, conn, message, "key"), "ann")
+	equal(t, letter(t, conn, message, "error"), "the printer burns")
+}
+
+func TestARefusedMessageBecomesADeadLetter(t *testing.T) {
+	conn, message := connect(t), placed(order(), "ann")
+	equal(t, applied(t, conn, message, Bill), "new")
+	other := message
+	other.Payload = []byte("{}")
+	equal(t, applied(t, conn, other, Bill), "key_reused")
+	equal(t, letter(t, conn, message, "reason"), "key_reused")
+	old := DerivedID(1_000, "old").String()
+	other.ID = &old
+	equal(t, applied(t, conn, other, Bill), "too_old")
+	chunk := amqp.Delivery{RoutingKey: "orders", MessageId: *message.ID, Body: []byte("part"),
+		Headers: amqp.Table{"cloudEvents_chunkindex": "0"}}
+	equal(t, applied(t, conn, Read(chunk), Bill), "malformed")
+}
+
+func TestARedriveTakesEffectOnce(t *testing.T) {
+	conn, number := connect(t), order()
+	message := placed(number, fmt.Sprint("customer-", number))
+	redrive := func() bool {
+		found, err := Redrive(ctx, conn, Bill)
+		must(t, err)
+		return found
+	}
+	ask := func() {
+		ask := `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+			VALUES ('ann', 'prices are back', 'redrive', $1, $2)`
+		_, err := conn.Exec(ctx, ask, letter(t, conn, message, "id"), consumer)
+		must(t, err)
+	}
+	_, err := conn.Exec(ctx, "INSERT INTO blocked_customer VALUES ($1)", message.Key)
+	must(t, err)
+	equal(t, applied(t, conn, message, Bill), "rejected")
+	ask()
+	equal(t, redrive(), true)
+	equal(t, letter(t, conn, message, "resolution"), "")
+	_, err = conn.Exec(ctx, "DELETE FROM blocked_customer WHERE name = $1", message.Key)
+	must(t, err)
+	ask()
+	equal(t, redrive(), true)
+	equal(t, redrive(), false)
+	equal(t, letter(t, conn, message, "resolution"), "applied")
+	equal(t, applied(t, conn, message, Bill), "duplicate")
+	equal(t, invoices(t, conn, number), 1)
+}
+
+type vectors struct {
+	MessageIDs struct {
+		Refused []struct{ ID string }
+	} `json:"message_ids"`
+	DerivedIDs []struct {
+		Milliseconds uint64
+		Parts        []string
+		ID           string
+	} `json:"derived_ids"`
+	Fingerprints []struct {
+		Kind, SHA256 string
+		ContentType  string `json:"content_type"`
+		Payload      []byte `json:"payload_base64"`
+	}
+	Wires []struct {
+		Message struct {
+			ID, Topic, Kind, Source, Time string
+			Key                           *string
+			Traceparent, Tracestate       string
+			Headers                       map[string]string
+			Chunk                         *struct{}
+			Payload                       []byte `json:"payload_base64"`
+		}
+		RabbitMQ struct {
+			RoutingKey  string `json:"routing_key"`
+			MessageID   string `json:"message_id"`
+			ContentType string `json:"content_type"`
+			Headers     map[string]string
+		}
+	}
+}
+
+func TestTheSharedVectorsHold(t *testing.T) {
+	conn := connect(t)
+	var file vectors
+	text, err := os.ReadFile("../vectors.json")
+	must(t, err)
+	must(t, json.Unmarshal(text, &file))
+	for _, it := range file.DerivedIDs {
+		equal(t, DerivedID(it.Milliseconds, it.Parts...).String(), it.ID)
+	}
+	for _, it := range file.Fingerprints {
+		print := "SELECT encode(inbox_fingerprint($1, $2, $3), 'hex')"
+		equal(t, query[string](t, conn, print, it.Kind, it.ContentType, it.Payload), it.SHA256)
+	}
+	for _, it := range file.MessageIDs.Refused {
+		message := placed(order(), "ann")
+		message.ID = &it.ID
+		equal(t, applied(t, conn, message, Bill), "malformed")
+	}
+	if len(file.Wires) < 3 || len(file.DerivedIDs) < 5 {
+		t.Fatal("the file lacks vectors")
+	}
+	for _, it := range file.Wires {
+		headers := amqp.Table{}
+		for name, value := range it.RabbitMQ.Headers {
+			headers[name] = value
+		}
+		sent, found := it.Message, Read(amqp.Delivery{RoutingKey: it.RabbitMQ.RoutingKey, Headers: headers,
+			MessageId: it.RabbitMQ.MessageID, ContentType: it.RabbitMQ.ContentType, Body: it.Message.Payload})
+		if sent.Chunk != nil {
+			equal(t, strings.Contains(found.Problem, "chunk"), true)
+			continue
+		}
+		equal(t, uuid.MustParse(*found.ID).String(), sent.ID)
+		equal(t, found.Kind, sent.Kind)
+		equal(t, found.Topic, sent.Topic)
+		equal(t, found.Source, sent.Source)
+		equal(t, *found.MadeAt, sent.Time)
+		if found.Key != nil || sent.Key != nil {
+			equal(t, *found.Key, *sent.Key)
+		}
+		expected := maps.Clone(sent.Headers)
+		for name, value := range map[string]string{"traceparent": sent.Traceparent, "tracestate": sent.Tracestate} {
+			if value != "" {
+				expected[name] = value
+			}
+		}
+		equal(t, maps.Equal(found.Headers, expected), true)
+	}
+}

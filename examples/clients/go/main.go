@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
+	broker, err := amqp.Dial(os.Getenv("RABBITMQ_URL"))
+	if err != nil {
+		return err
+	}
+	channel, err := broker.Channel()
+	if err != nil {
+		return err
+	}
+	// One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
+	single := amqp.Table{"x-single-active-consumer": true}
+	if _, err := channel.QueueDeclare(consumer, true, false, false, false, single); err != nil {
+		return err
+	}
+	if err := channel.Qos(16, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.Consume(consumer, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for tick := time.NewTimer(0); ; {
+		select {
+		case <-tick.C:
+			if err := CreateDays(ctx, conn); err != nil {
+				return err
+			}
+			for found := true; found; {
+				if found, err = Redrive(ctx, conn, handler); err != nil {
+					return err
+				}
+			}
+			tick.Reset(5 * time.Second)
+		case delivery, ok := <-deliveries:
+			if !ok {
+				return fmt.Errorf("RabbitMQ ended the consumer")
+			}
+			outcome := "again"
+			for message := Read(delivery); outcome == "again"; {
+				if outcome, err = Apply(ctx, conn, message, handler); err != nil {
+					return err
+				} else if outcome == "again" {
+					time.Sleep(time.Second)
+				}
+			}
+			// After the commit, never before it.
+			if err := delivery.Ack(false); err != nil {
+				return err
+			}
+			fmt.Println(delivery.MessageId, outcome)
+		}
+	}
+}
+
+func main() {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if len(os.Args) != 5 {
+		log.Fatal(consume(ctx, conn, Bill))
+	}
+	order, _ := strconv.ParseInt(os.Args[2], 10, 64)
+	cents, _ := strconv.ParseInt(os.Args[4], 10, 64)
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		id, err := PlaceOrder(ctx, tx, order, os.Args[3], cents)
+		fmt.Println(id)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,176 @@
+package billing;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+
+/** Bills orders: a producer and a consumer in Java, with JDBC. */
+public final class JdbcBilling implements Guard {
+    /** Has the effect of a message in the transaction of its inbox row. */
+    public interface Handler {
+        void handle(Connection tx, Message message) throws Exception;
+    }
+
+    static final ObjectMapper JSON = new ObjectMapper();
+
+    private final Connection connection;
+    private final String consumer;
+    private final Handler handler;
+
+    public JdbcBilling(Connection connection, String consumer, Handler handler) {
+        this.connection = connection;
+        this.consumer = consumer;
+        this.handler = handler;
+    }
+
+    static Object one(Connection connection, String sql, Object... values) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(sql)) {
+            for (int at = 0; at < values.length; at++) {
+                statement.setObject(at + 1, values[at]);
+            }
+            if (!statement.execute()) {
+                return null;
+            }
+            try (ResultSet rows = statement.getResultSet()) {
+                return rows.next() ? rows.getObject(1) : null;
+            }
+        }
+    }
+
+    /** Runs a block in a transaction. */
+    static <T> T transaction(Connection connection, Callable<T> block) throws Exception {
+        connection.setAutoCommit(false);
+        try {
+            T result = block.call();
+            one(connection, "SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
+            connection.commit();
+            connection.setAutoCommit(true);
+            return result;
+        } catch (Exception error) {
+            if (!Guard.isLost(error)) {
+                connection.rollback();
+                connection.setAutoCommit(true);
+            }
+            throw error;
+        }
+    }
+
+    @Override
+    public void createDays() throws SQLException {
+        one(connection, "SELECT inbox_expire_days(current_date - 14)");
+        one(connection, "SELECT inbox_create_days(current_date - 14, current_date + 7)");
+    }
+
+    @Override
+    public String apply(Message m) throws Exception {
+        String reason = "malformed";
+        String error = m.problem();
+        if (m.id() != null) {
+            try {
+                Object[] content = {consumer, m.id(), m.kind(), m.contentType(), m.payload(), m.source()};
+                reason = transaction(connection, () -> {
+                    Object verdict = one(connection, "SELECT inbox_admit(?, ?, ?, ?, ?, ?)", content);
+                    if (verdict.equals("new")) {
+                        handler.handle(connection, m);
+                    }
+                    return verdict.toString();
+                });
+                if (DONE.contains(reason)) {
+                    return reason;
+                }
+                error = "the inbox refused it: " + reason;
+            } catch (Message.Reject refusal) {
+                reason = "rejected";
+                error = refusal.getMessage();
+            } catch (Exception failure) {
+                if (Guard.isLost(failure)) {
+                    throw failure;
+                }
+                reason = "poison";
+                error = failure.toString();
+                String count = "SELECT inbox_count_failure(?, ?, ?)";
+                if ((Integer) one(connection, count, consumer, m.id(), error) < ATTEMPTS_MAX) {
+                    return "again";
+                }
+            }
+        }
+        String store = "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?::timestamptz)";
+        one(connection, store, consumer, m.id(), m.topic(), m.kind(), m.contentType(), m.payload(), reason,
+                error, m.key(), JSON.writeValueAsString(m.headers()), m.source(), m.madeAt());
+        return reason;
+    }
+
+    @Override
+    public boolean redrive() throws Exception {
+        UUID[] letter = new UUID[1];
+        try {
+            return transaction(connection, () -> {
+                String take = "SELECT * FROM inbox_take_redrive(?)";
+                try (PreparedStatement statement = connection.prepareStatement(take)) {
+                    statement.setString(1, consumer);
+                    ResultSet row = statement.executeQuery();
+                    if (!row.next()) {
+                        return false;
+                    }
+                    letter[0] = row.getObject("dead_letter", UUID.class);
+                    handler.handle(connection, message(row));
+                    return true;
+                }
+            });
+        } catch (Exception failure) {
+            if (letter[0] == null || Guard.isLost(failure)) {
+                throw failure;
+            }
+            one(connection, "SELECT inbox_fail_redrive(?, ?, ?)", consumer, letter[0], failure.toString());
+            return true;
+        }
+    }
+
+    /** Reads a row of inbox_take_redrive. */
+    static Message message(ResultSet row) throws SQLException {
+        Map<String, String> headers;
+        try {
+            headers = JSON.readerForMapOf(String.class).readValue(row.getString("headers"));
+        } catch (java.io.IOException error) {
+            throw new SQLException(error);
+        }
+        UUID id = row.getObject("message_id", UUID.class);
+        return new Message(row.getString("topic"), row.getBytes("payload"), id, row.getString("kind"),
+                row.getString("content_type"), row.getString("key"), row.getString("source"), null, headers, "");
+    }
+
+    /** Stores an order and enqueues its event, in the transaction of the caller. */
+    public static UUID placeOrder(Connection tx, long order, String customer, long cents) throws Exception {
+        one(tx, "INSERT INTO orders VALUES (?, ?, ?)", order, customer, cents);
+        Map<String, Object> placed = Map.of("order", order, "customer", customer, "cents", cents);
+        String enqueue = "SELECT outbox_enqueue_json('orders', ?::jsonb, key => ?, kind => 'order.placed')";
+        return (UUID) one(tx, enqueue, JSON.writeValueAsString(placed), customer);
+    }
+
+    /** The handler: an invoice and its event, in the transaction of the inbox row. */
+    public static void bill(Connection tx, Message message) throws Exception {
+        JsonNode order = JSON.readTree(message.payload());
+        String customer = order.get("customer").asText();
+        if (one(tx, "SELECT name FROM blocked_customer WHERE name = ?", customer) != null) {
+            throw new Message.Reject("customer " + customer + " is blocked");
+        }
+        long number = order.get("order").asLong();
+        String insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (?, ?, ?, ?)";
+        one(tx, insert, message.id(), number, customer, order.get("cents").asLong());
+        String enqueue = "SELECT outbox_enqueue_json('invoices', ?::jsonb, key => ?, kind => 'invoice.issued')";
+        one(tx, enqueue, JSON.writeValueAsString(Map.of("order", number)), customer);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Connection connection = DriverManager.getConnection(Guard.jdbcUrl(System.getenv("DATABASE_URL")));
+        String consumer = System.getenv().getOrDefault("CONSUMER", "billing-jdbc");
+        new JdbcBilling(connection, consumer, JdbcBilling::bill).consume(consumer);
+    }
+}

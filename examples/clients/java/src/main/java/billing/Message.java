@@ -1,0 +1,84 @@
+package billing;
+
+import com.rabbitmq.client.AMQP.BasicProperties;
+import java.nio.ByteBuffer;
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.UUID;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+/** A message as it arrived. Without an id it is malformed, and {@code problem} says why. */
+public record Message(
+        String topic,
+        byte[] payload,
+        UUID id,
+        String kind,
+        String contentType,
+        String key,
+        String source,
+        String madeAt,
+        Map<String, String> headers,
+        String problem) {
+
+    /** A message that no further attempt helps. */
+    public static final class Reject extends Exception {
+        public Reject(String reason) {
+            super(reason);
+        }
+    }
+
+    /** Reads a CloudEvent from the properties of a delivery. */
+    public static Message read(String topic, BasicProperties properties, byte[] payload) {
+        Map<String, String> events = new TreeMap<>();
+        Map<String, String> headers = new TreeMap<>();
+        if (properties.getHeaders() != null) {
+            properties.getHeaders().forEach((name, value) -> {
+                boolean isEvent = name.startsWith("cloudEvents_");
+                (isEvent ? events : headers).put(isEvent ? name.substring(12) : name, String.valueOf(value));
+            });
+        }
+        UUID id = null;
+        String problem = "";
+        try {
+            id = UUID.fromString(events.getOrDefault("id", String.valueOf(properties.getMessageId())));
+        } catch (IllegalArgumentException error) {
+            problem = error.getMessage();
+        }
+        if (events.containsKey("chunkindex")) {
+            id = null;
+            problem = "a chunk of a larger message";
+        }
+        String type = properties.getContentType();
+        return new Message(
+                topic,
+                payload,
+                id,
+                events.getOrDefault("type", topic),
+                type == null ? "application/octet-stream" : type,
+                events.get("subject"),
+                events.getOrDefault("source", "/unknown"),
+                events.get("time"),
+                headers,
+                problem);
+    }
+
+    /** Returns the id of a business fact: the same time and parts always give the same one. */
+    public static UUID derivedId(long milliseconds, String... parts) {
+        try {
+            MessageDigest hash = MessageDigest.getInstance("SHA-256");
+            for (String part : parts) {
+                byte[] bytes = part.getBytes(UTF_8);
+                hash.update(ByteBuffer.allocate(8).putLong(bytes.length).array());
+                hash.update(bytes);
+            }
+            ByteBuffer digest = ByteBuffer.wrap(hash.digest());
+            long first = milliseconds << 16 | 0x7000 | digest.getShort(0) & 0x0fff;
+            return new UUID(first, digest.getLong(2) & 0x3fffffffffffffffL | 0x8000000000000000L);
+        } catch (GeneralSecurityException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+package billing;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicReference;
+import javax.sql.DataSource;
+import org.springframework.context.annotation.AnnotationConfigApplicationContext;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.datasource.DriverManagerDataSource;
+import org.springframework.jdbc.support.JdbcTransactionManager;
+import org.springframework.transaction.annotation.EnableTransactionManagement;
+import org.springframework.transaction.annotation.Transactional;
+
+/** Bills orders: the same producer and consumer with Spring's JdbcTemplate and @Transactional. */
+@Configuration
+@EnableTransactionManagement
+public class SpringBilling {
+    static final String CONSUMER = System.getenv().getOrDefault("CONSUMER", "billing-spring");
+
+    /** Has the effect of a message in the transaction of its inbox row. */
+    public interface Handler {
+        void handle(JdbcTemplate jdbc, Message message) throws Exception;
+    }
+
+    /** Transactions of an inbox. Spring begins and ends one around each call from outside. */
+    @Transactional(rollbackFor = Exception.class)
+    public static class Inbox {
+        private final JdbcTemplate jdbc;
+
+        public Inbox(JdbcTemplate jdbc) {
+            this.jdbc = jdbc;
+        }
+
+        /** Admits a message and has its effect. */
+        public String admit(Message m, Handler handler) throws Exception {
+            String admit = "SELECT inbox_admit(?, ?, ?, ?, ?, ?)";
+            String verdict = jdbc.queryForObject(
+                    admit, String.class, CONSUMER, m.id(), m.kind(), m.contentType(), m.payload(), m.source());
+            if ("new".equals(verdict)) {
+                handler.handle(jdbc, m);
+                jdbc.execute("SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
+            }
+            return verdict;
+        }
+
+        /** Takes a redrive and has its effect. Notes the dead letter, for the case of an error. */
+        public boolean redrive(AtomicReference<UUID> letter, Handler handler) throws Exception {
+            String take = "SELECT * FROM inbox_take_redrive(?)";
+            List<Message> taken = jdbc.query(take, (row, number) -> {
+                letter.set(row.getObject("dead_letter", UUID.class));
+                return JdbcBilling.message(row);
+            }, CONSUMER);
+            for (Message message : taken) {
+                handler.handle(jdbc, message);
+                jdbc.execute("SELECT 1");
+            }
+            return !taken.isEmpty();
+        }
+    }
+
+    /** A producer: the order and its event commit together. */
+    @Transactional(rollbackFor = Exception.class)
+    public static class Orders {
+        private final JdbcTemplate jdbc;
+
+        public Orders(JdbcTemplate jdbc) {
+            this.jdbc = jdbc;
+        }
+
+        public UUID place(long order, String customer, long cents) throws Exception {
+            jdbc.update("INSERT INTO orders VALUES (?, ?, ?)", order, customer, cents);
+            Map<String, Object> placed = Map.of("order", order, "customer", customer, "cents", cents);
+            String enqueue = "SELECT outbox_enqueue_json('orders', ?::jsonb, key => ?, kind => 'order.placed')";
+            String payload = JdbcBilling.JSON.writeValueAsString(placed);
+            return jdbc.queryForObject(enqueue, UUID.class, payload, customer);
+        }
+    }
+
+    /** The guard around the transactions: what it stores after a failure has one of its own. */
+    public record SpringGuard(Inbox inbox, JdbcTemplate jdbc, Handler handler) implements Guard {
+        @Override
+        public void createDays() {
+            jdbc.queryForList("SELECT inbox_expire_days(current_date - 14)");
+            jdbc.queryForList("SELECT inbox_create_days(current_date - 14, current_date + 7)");
+        }
+
+        @Override
+        public String apply(Message m) throws Exception {
+            String reason = "malformed";
+            String error = m.problem();
+            if (m.id() != null) {
+                try {
+                    reason = inbox.admit(m, handler);
+                    if (DONE.contains(reason)) {
+                        return reason;
+                    }
+                    error = "the inbox refused it: " + reason;
+                } catch (Message.Reject refusal) {
+                    reason = "rejected";
+                    error = refusal.getMessage();
+                } catch (Exception failure) {
+                    if (Guard.isLost(failure)) {
+                        throw failure;
+                    }
+                    reason = "poison";
+                    error = failure.toString();
+                    String count = "SELECT inbox_count_failure(?, ?, ?)";
+                    Integer attempts = jdbc.queryForObject(count, Integer.class, CONSUMER, m.id(), error);
+                    if (attempts < ATTEMPTS_MAX) {
+                        return "again";
+                    }
+                }
+            }
+            String store =
+                    "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?::timestamptz)";
+            jdbc.queryForObject(store, UUID.class, CONSUMER, m.id(), m.topic(), m.kind(), m.contentType(),
+                    m.payload(), reason, error, m.key(), JdbcBilling.JSON.writeValueAsString(m.headers()),
+                    m.source(), m.madeAt());
+            return reason;
+        }
+
+        @Override
+        public boolean redrive() throws Exception {
+            AtomicReference<UUID> letter = new AtomicReference<>();
+            try {
+                return inbox.redrive(letter, handler);
+            } catch (Exception failure) {
+                if (letter.get() == null || Guard.isLost(failure)) {
+                    throw failure;
+                }
+                String failed = "SELECT inbox_fail_redrive(?, ?, ?)";
+                jdbc.queryForList(failed, CONSUMER, letter.get(), failure.toString());
+                return true;
+            }
+        }
+    }
+
+    /** The handler: an invoice and its event, in the transaction of the inbox row. */
+    public static void bill(JdbcTemplate jdbc, Message message) throws Exception {
+        JsonNode order = JdbcBilling.JSON.readTree(message.payload());
+        String customer = order.get("customer").asText();
+        if (!jdbc.queryForList("SELECT FROM blocked_customer WHERE name = ?", customer).isEmpty()) {
+            throw new Message.Reject("customer " + customer + " is blocked");
+        }
+        long number = order.get("order").asLong();
+        String insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (?, ?, ?, ?)";
+        jdbc.update(insert, message.id(), number, customer, order.get("cents").asLong());
+        String enqueue = "SELECT outbox_enqueue_json('invoices', ?::jsonb, key => ?, kind => 'invoice.issued')";
+        jdbc.queryForList(enqueue, JdbcBilling.JSON.writeValueAsString(Map.of("order", number)), customer);
+    }
+
+    @Bean
+    DataSource database() {
+        return new DriverManagerDataSource(Guard.jdbcUrl(System.getenv("DATABASE_URL")));
+    }
+
+    @Bean
+    JdbcTransactionManager transactionManager(DataSource database) {
+        return new JdbcTransactionManager(database);
+    }
+
+    @Bean
+    JdbcTemplate jdbc(DataSource database) {
+        return new JdbcTemplate(database);
+    }
+
+    @Bean
+    Inbox inbox(JdbcTemplate jdbc) {
+        return new Inbox(jdbc);
+    }
+
+    @Bean
+    Orders orders(JdbcTemplate jdbc) {
+        return new Orders(jdbc);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        try (var spring = new AnnotationConfigApplicationContext(SpringBilling.class)) {
+            Inbox inbox = spring.getBean(Inbox.class);
+            new SpringGuard(inbox, spring.getBean(JdbcTemplate.class), SpringBilling::bill).consume(CONSUMER);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+package billing;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.rabbitmq.client.AMQP.BasicProperties;
+import java.io.File;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.UUID;
+import org.junit.jupiter.api.Test;
+
+/** What both clients keep, on the database of DATABASE_URL. */
+abstract class ClientTest {
+    static final String URL = Guard.jdbcUrl(System.getenv("DATABASE_URL"));
+
+    private static long last = System.currentTimeMillis() * 1000;
+
+    /** What a handler does; each client runs it with its own kind of transaction. */
+    enum Behaviour {
+        BILL,
+        FAIL,
+        SWALLOW,
+        KILL
+    }
+
+    abstract String consumer();
+
+    abstract Guard guard(Behaviour behaviour) throws Exception;
+
+    abstract void place(long order, boolean fails) throws Exception;
+
+    /** Returns a number that no other test has used. */
+    static synchronized long order() {
+        return last += 1;
+    }
+
+    static Object query(String sql, Object... values) throws Exception {
+        try (Connection connection = DriverManager.getConnection(URL)) {
+            return JdbcBilling.one(connection, sql, values);
+        }
+    }
+
+    static void kill(Object process) throws Exception {
+        query("SELECT pg_terminate_backend(?, 10000)", process);
+    }
+
+    String apply(Message message) throws Exception {
+        return apply(message, Behaviour.BILL);
+    }
+
+    String apply(Message message, Behaviour behaviour) throws Exception {
+        Guard guard = guard(behaviour);
+        guard.createDays();
+        return guard.apply(message);
+    }
+
+    static Message placed(long number, String customer) {
+        String payload = "{\"order\":" + number + ",\"customer\":\"" + customer + "\",\"cents\":1250}";
+        UUID id = Message.derivedId(System.currentTimeMillis(), "order-" + number);
+        return changed(id, payload, customer);
+    }
+
+    static Message changed(UUID id, String payload, String customer) {
+        String type = "application/json";
+        return new Message(
+                "orders", payload.getBytes(), id, "order.placed", type, customer, "/orders", null, Map.of(), "");
+    }
+
+    static long invoices(long number) throws Exception {
+        return (Long) query("SELECT count(*) FROM invoice WHERE order_id = ?", number);
+    }
+
+    static long messages(String topic, long number) throws Exception {
+        String count =
+                "SELECT count(*) FROM outbox_message WHERE topic = ? AND convert_from(payload, 'UTF8')::jsonb ->> 'order' = ?";
+        return (Long) query(count, topic, String.valueOf(number));
+    }
+
+    String letter(Message message, String column) throws Exception {
+        String find =
+                "SELECT to_jsonb(d) ->> ? FROM inbox_dead_letter AS d WHERE consumer = ? AND message_id = ?";
+        return (String) query(find, column, consumer(), message.id());
+    }
+
+    @Test
+    void anEnqueueCommitsWithItsTransaction() throws Exception {
+        long kept = order();
+        long lost = order();
+        place(kept, false);
+        assertThrows(Exception.class, () -> place(lost, true));
+        assertEquals(1, messages("orders", kept));
+        assertEquals(0, messages("orders", lost));
+        assertNull(query("SELECT id FROM orders WHERE id = ?", lost));
+    }
+
+    @Test
+    void aRedeliveryHasOneEffect() throws Exception {
+        long number = order();
+        Message message = placed(number, "ann");
+        assertEquals("new", apply(message));
+        assertEquals("duplicate", apply(message));
+        assertEquals(1, invoices(number));
+        assertEquals(1, messages("invoices", number));
+    }
+
+    @Test
+    void aHandlerThatIsKilledLeavesNothing() throws Exception {
+        long number = order();
+        Message message = placed(number, "ann");
+        Exception lost = assertThrows(Exception.class, () -> apply(message, Behaviour.KILL));
+        assertTrue(Guard.isLost(lost), () -> lost.toString());
+        assertEquals(0, invoices(number));
+        assertEquals("new", apply(message));
+        assertEquals(1, invoices(number));
+    }
+
+    @Test
+    void aSwallowedErrorIsAFailure() throws Exception {
+        Message message = placed(order(), "ann");
+        assertEquals("again", apply(message, Behaviour.SWALLOW));
+        assertEquals("new", apply(message));
+    }
+
+    @Test
+    void aHandlerThatAlwaysFailsBecomesADeadLetter() throws Exception {
+        Message message = placed(order(), "ann");
+        for (int attempt = 1; attempt < Guard.ATTEMPTS_MAX; attempt++) {
+            assertEquals("again", apply(message, Behaviour.FAIL));
+        }
+        assertEquals("poison", apply(message, Behaviour.FAIL));
+        assertEquals("dead_letter", apply(message, Behaviour.FAIL));
+        assertEquals("poison", letter(message, "reason"));
+        assertEquals(String.valueOf(Guard.ATTEMPTS_MAX), letter(message, "attempts"));
+        assertEquals("ann", letter(message, "key"));
+        assertTrue(letter(message, "error").contains("the printer burns"));
+    }
+
+    @Test
+    void aRefusedMessageBecomesADeadLetter() throws Exception {
+        Message message = placed(order(), "ann");
+        assertEquals("new", apply(message));
+        assertEquals("key_reused", apply(changed(message.id(), "{}", "ann")));
+        assertEquals("key_reused", letter(message, "reason"));
+        assertEquals("too_old", apply(changed(Message.derivedId(1_000, "old"), "{}", "ann")));
+        var properties = new BasicProperties.Builder().headers(Map.of("cloudEvents_chunkindex", "0"));
+        assertEquals("malformed", apply(Message.read("orders", properties.build(), new byte[1])));
+    }
+
+    @Test
+    void aRedriveTakesEffectOnce() throws Exception {
+        long number = order();
+        Message message = placed(number, "customer-" + number);
+        Guard guard = guard(Behaviour.BILL);
+        query("INSERT INTO blocked_customer VALUES (?)", message.key());
+        assertEquals("rejected", apply(message));
+        String ask =
+                "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer) VALUES ('ann', '', 'redrive', ?::uuid, ?)";
+        query(ask, letter(message, "id"), consumer());
+        assertTrue(guard.redrive());
+        assertNull(letter(message, "resolution"));
+        query("DELETE FROM blocked_customer WHERE name = ?", message.key());
+        query(ask, letter(message, "id"), consumer());
+        assertTrue(guard.redrive());
+        assertFalse(guard.redrive());
+        assertEquals("applied", letter(message, "resolution"));
+        assertEquals("duplicate", apply(message));
+        assertEquals(1, invoices(number));
+    }
+
+    @Test
+    void theSharedVectorsHold() throws Exception {
+        JsonNode vectors = JdbcBilling.JSON.readTree(new File("../vectors.json"));
+        for (JsonNode it : vectors.get("derived_ids")) {
+            String[] parts = JdbcBilling.JSON.treeToValue(it.get("parts"), String[].class);
+            UUID id = Message.derivedId(it.get("milliseconds").asLong(), parts);
+            assertEquals(it.get("id").asText(), id.toString());
+        }
+        for (JsonNode it : vectors.get("fingerprints")) {
+            byte[] payload = it.get("payload_base64").binaryValue();
+            String kind = it.get("kind").asText();
+            Object print = query("SELECT encode(inbox_fingerprint(?, ?, ?), 'hex')", kind,
+                    it.get("content_type").asText(), payload);
+            assertEquals(it.get("sha256").asText(), print);
+        }
+        for (JsonNode it : vectors.get("message_ids").get("refused")) {
+            UUID id = UUID.fromString(it.get("id").asText());
+            assertEquals("malformed", apply(changed(id, "{}", "ann")));
+        }
+        for (JsonNode it : vectors.get("wires")) {
+            JsonNode sent = it.get("message");
+            JsonNode form = it.get("rabbitmq");
+            Map<String, Object> headers = new HashMap<>();
+            form.get("headers").properties().forEach(h -> headers.put(h.getKey(), h.getValue().asText()));
+            BasicProperties properties = new BasicProperties.Builder()
+                    .headers(headers)
+                    .messageId(form.get("message_id").asText())
+                    .contentType(form.get("content_type").asText())
+                    .build();
+            byte[] payload = sent.get("payload_base64").binaryValue();
+            Message found = Message.read(form.get("routing_key").asText(), properties, payload);
+            if (sent.has("chunk")) {
+                assertTrue(found.problem().contains("chunk"));
+                continue;
+            }
+            assertEquals(sent.get("id").asText(), found.id().toString());
+            assertEquals(sent.get("kind").asText(), found.kind());
+            assertEquals(sent.get("topic").asText(), found.topic());
+            assertEquals(sent.get("key").textValue(), found.key());
+            assertEquals(sent.get("source").asText(), found.source());
+            assertEquals(sent.get("time").asText(), found.madeAt());
+            Map<String, String> expected = new HashMap<>();
+            sent.get("headers").properties().forEach(h -> expected.put(h.getKey(), h.getValue().asText()));
+            for (String name : new String[] {"traceparent", "tracestate"}) {
+                if (!sent.get(name).isNull()) {
+                    expected.put(name, sent.get(name).asText());
+                }
+            }
+            assertEquals(expected, found.headers());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+package billing;
+
+import org.junit.jupiter.api.AfterAll;
+import org.springframework.context.annotation.AnnotationConfigApplicationContext;
+import org.springframework.dao.DataAccessException;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.support.JdbcTransactionManager;
+import org.springframework.transaction.support.TransactionTemplate;
+
+class SpringTest extends ClientTest {
+    private static final AnnotationConfigApplicationContext SPRING =
+            new AnnotationConfigApplicationContext(SpringBilling.class);
+
+    @AfterAll
+    static void close() {
+        SPRING.close();
+    }
+
+    @Override
+    String consumer() {
+        return SpringBilling.CONSUMER;
+    }
+
+    @Override
+    Guard guard(Behaviour behaviour) {
+        JdbcTemplate jdbc = SPRING.getBean(JdbcTemplate.class);
+        SpringBilling.Inbox inbox = SPRING.getBean(SpringBilling.Inbox.class);
+        return new SpringBilling.SpringGuard(inbox, jdbc, (tx, message) -> {
+            switch (behaviour) {
+                case FAIL -> throw new IllegalStateException("the printer burns");
+                case SWALLOW -> {
+                    try {
+                        tx.queryForList("SELECT 1 / 0");
+                    } catch (DataAccessException error) {
+                        // Swallowed on purpose.
+                    }
+                }
+                case BILL -> SpringBilling.bill(tx, message);
+                case KILL -> {
+                    SpringBilling.bill(tx, message);
+                    kill(tx.queryForObject("SELECT pg_backend_pid()", Integer.class));
+                }
+            }
+        });
+    }
+
+    /** The bean joins the transaction of its caller. */
+    @Override
+    void place(long order, boolean fails) {
+        var transaction = new TransactionTemplate(SPRING.getBean(JdbcTransactionManager.class));
+        transaction.executeWithoutResult(status -> {
+            try {
+                SPRING.getBean(SpringBilling.Orders.class).place(order, "ann", 1250);
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+            if (fails) {
+                throw new IllegalStateException("no stock");
+            }
+        });
+    }
+}

@@ -1,0 +1,199 @@
+"""Bills orders: a producer and a consumer in Python, with psycopg 3 and RabbitMQ.
+
+    DATABASE_URL=postgres://… RABBITMQ_URL=amqp://… python billing.py [place ORDER CUSTOMER CENTS]
+
+It ends at the first error of database or broker, and a supervisor starts it again: what was not
+acknowledged comes again, and the inbox knows what took effect.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, LiteralString
+from uuid import UUID
+
+import pika
+import psycopg
+from pika.spec import BasicProperties
+from psycopg.types.json import Jsonb
+
+CONSUMER = os.environ.get("CONSUMER", "billing-python")
+ATTEMPTS_MAX = 5
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Reject(Exception):
+    """A message that no further attempt helps."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as it arrived. Without an id it is malformed, and `problem` says why."""
+
+    topic: str
+    payload: bytes
+    id: UUID | None = None
+    kind: str | None = None
+    content_type: str = "application/octet-stream"
+    key: str | None = None
+    source: str = "/unknown"
+    made_at: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+def derived_id(milliseconds: int, *parts: str) -> UUID:
+    """The id of a business fact: the same time and parts always give the same one."""
+    hashed = hashlib.sha256(b"".join(len(p.encode()).to_bytes(8, "big") + p.encode() for p in parts))
+    octets = bytearray(milliseconds.to_bytes(6, "big") + hashed.digest()[:10])
+    octets[6] = octets[6] & 0x0F | 0x70
+    octets[8] = octets[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(octets))
+
+
+def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
+    """Reads a CloudEvent from the properties of a delivery."""
+    arrived = {name: str(value) for name, value in (properties.headers or {}).items()}
+    events = {name[12:]: value for name, value in arrived.items() if name.startswith("cloudEvents_")}
+    free = {name: value for name, value in arrived.items() if not name.startswith("cloudEvents_")}
+    try:
+        if "chunkindex" in events:
+            raise ValueError("a chunk of a larger message")
+        return Message(
+            topic=topic,
+            payload=payload,
+            id=UUID(events.get("id") or properties.message_id or ""),
+            kind=events.get("type") or topic,
+            content_type=properties.content_type or "application/octet-stream",
+            key=events.get("subject"),
+            source=events.get("source", "/unknown"),
+            made_at=events.get("time"),
+            headers=free,
+        )
+    except ValueError as error:
+        return Message(topic, payload, headers=arrived, problem=str(error))
+
+
+Handler = Callable[[Connection, Message], None]
+
+
+def one(connection: Connection, sql: LiteralString, *values: object) -> Any:
+    row = connection.execute(sql, values).fetchone()
+    return row and row[0]
+
+
+def create_days(connection: Connection) -> None:
+    """A row of the inbox lies in the day of its message's id. Run it at least once a day."""
+    connection.execute("SELECT inbox_expire_days(current_date - 14)")
+    connection.execute("SELECT inbox_create_days(current_date - 14, current_date + 7)")
+
+
+def handle(connection: Connection, message: Message, handler: Handler) -> None:
+    handler(connection, message)
+    # Fails if the handler swallowed an error of the database: COMMIT would only roll back.
+    connection.execute("SELECT 1")
+
+
+def apply(connection: Connection, message: Message, handler: Handler) -> str:
+    """Has the effect of a message once. Any answer but `again` permits its acknowledgement."""
+    reason, error = "malformed", message.problem
+    if message.id:
+        try:
+            with connection.transaction():
+                content = (message.kind, message.content_type, message.payload)
+                admit = "SELECT inbox_admit(%s, %s, %s, %s, %s, %s)"
+                reason = str(one(connection, admit, CONSUMER, message.id, *content, message.source))
+                if reason == "new":
+                    handle(connection, message, handler)
+            if reason in ("new", "duplicate", "dead_letter"):
+                return reason
+            error = f"the inbox refused it: {reason}"
+        except Reject as refusal:
+            reason, error = "rejected", str(refusal)
+        except Exception as failure:
+            if connection.broken:  # Not the message's fault.
+                raise
+            reason, error = "poison", repr(failure)
+            failed = "SELECT inbox_count_failure(%s, %s, %s)"
+            if one(connection, failed, CONSUMER, message.id, error) < ATTEMPTS_MAX:
+                return "again"
+    store_dead_letter(connection, message, reason, error)
+    return reason
+
+
+def store_dead_letter(connection: Connection, message: Message, reason: str, error: str) -> None:
+    m = message
+    store = "SELECT inbox_store_dead_letter(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    content = (m.id, m.topic, m.kind, m.content_type, m.payload)
+    one(connection, store, CONSUMER, *content, reason, error, m.key, Jsonb(m.headers), m.source, m.made_at)
+
+
+def redrive(connection: Connection, handler: Handler) -> bool:
+    """Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one."""
+    columns = "SELECT dead_letter, topic, payload, message_id, kind, content_type, key, source, NULL, headers"
+    letter = None
+    try:
+        with connection.transaction():
+            row = connection.execute(columns + " FROM inbox_take_redrive(%s)", [CONSUMER]).fetchone()
+            if row is None:
+                return False
+            letter, *parts = row
+            handle(connection, Message(*parts), handler)
+    except Exception as error:
+        if connection.broken or letter is None:
+            raise
+        one(connection, "SELECT inbox_fail_redrive(%s, %s, %s)", CONSUMER, letter, repr(error))
+    return True
+
+
+def place_order(connection: Connection, order: int, customer: str, cents: int) -> UUID:
+    """Stores an order and enqueues its event, in the transaction of the caller."""
+    connection.execute("INSERT INTO orders VALUES (%s, %s, %s)", [order, customer, cents])
+    placed = Jsonb({"order": order, "customer": customer, "cents": cents})
+    enqueue = "SELECT outbox_enqueue_json('orders', %s, key => %s, kind => 'order.placed')"
+    return UUID(str(one(connection, enqueue, placed, customer)))
+
+
+def bill(connection: Connection, message: Message) -> None:
+    """The handler: an invoice and its event, in the transaction of the inbox row."""
+    order = json.loads(message.payload)
+    customer = order["customer"]
+    if one(connection, "SELECT name FROM blocked_customer WHERE name = %s", customer):
+        raise Reject(f"customer {customer} is blocked")
+    insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (%s, %s, %s, %s)"
+    connection.execute(insert, [message.id, order["order"], customer, order["cents"]])
+    enqueue = "SELECT outbox_enqueue_json('invoices', %s, key => %s, kind => 'invoice.issued')"
+    one(connection, enqueue, Jsonb({"order": order["order"]}), customer)
+
+
+def consume(connection: Connection, handler: Handler) -> None:
+    channel = pika.BlockingConnection(pika.URLParameters(os.environ["RABBITMQ_URL"])).channel()
+    # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
+    channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
+    channel.basic_qos(prefetch_count=16)
+    due = 0.0
+    for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
+        if time.monotonic() >= due:
+            create_days(connection)
+            while redrive(connection, handler):
+                pass
+            due = time.monotonic() + 5
+        if method is not None:
+            message = read(method.routing_key, properties, payload)
+            while (outcome := apply(connection, message, handler)) == "again":
+                channel.connection.sleep(1)
+            channel.basic_ack(method.delivery_tag)  # After the commit, never before it.
+            print(message.id, outcome, flush=True)
+
+
+if __name__ == "__main__":
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as database:
+        if sys.argv[1:2] == ["place"]:
+            with database.transaction():
+                print(place_order(database, int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))
+        else:
+            consume(database, bill)

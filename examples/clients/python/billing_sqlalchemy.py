@@ -1,0 +1,163 @@
+"""Bills orders: the same producer and consumer with SQLAlchemy 2, in the session of the caller.
+
+DATABASE_URL=postgresql+psycopg://… RABBITMQ_URL=amqp://… python billing_sqlalchemy.py
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pika
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from billing import ATTEMPTS_MAX, Message, Reject, read
+
+CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
+Handler = Callable[[Session, Message], None]
+Sessions = sessionmaker[Session]
+
+
+def one(session: Session, sql: str, **values: object) -> Any:
+    return session.execute(text(sql), values).scalar()
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the connection failed, and not the message."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def create_days(sessions: Sessions) -> None:
+    """A row of the inbox lies in the day of its message's id. Run it at least once a day."""
+    with sessions.begin() as session:
+        one(session, "SELECT count(*) FROM inbox_expire_days(current_date - 14)")
+        one(session, "SELECT inbox_create_days(current_date - 14, current_date + 7)")
+
+
+def handle(session: Session, message: Message, handler: Handler) -> None:
+    handler(session, message)
+    session.flush()
+    # Fails if the handler swallowed an error of the database: COMMIT would only roll back.
+    session.execute(text("SELECT 1"))
+
+
+def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
+    """Has the effect of a message once. Any answer but `again` permits its acknowledgement."""
+    content: dict[str, object] = {"id": message.id, "kind": message.kind, "type": message.content_type}
+    content |= {"payload": message.payload, "source": message.source, "consumer": CONSUMER}
+    reason, error = "malformed", message.problem
+    if message.id:
+        try:
+            with sessions.begin() as session:
+                admit = "SELECT inbox_admit(:consumer, :id, :kind, :type, :payload, :source)"
+                reason = str(one(session, admit, **content))
+                if reason == "new":
+                    handle(session, message, handler)
+            if reason in ("new", "duplicate", "dead_letter"):
+                return reason
+            error = f"the inbox refused it: {reason}"
+        except Reject as refusal:
+            reason, error = "rejected", str(refusal)
+        except Exception as failure:
+            if is_lost(failure):
+                raise
+            reason, error = "poison", repr(failure)
+            with sessions.begin() as session:
+                failed = "SELECT inbox_count_failure(:consumer, :id, :error)"
+                attempts = one(session, failed, consumer=CONSUMER, id=message.id, error=error)
+            if attempts < ATTEMPTS_MAX:
+                return "again"
+    with sessions.begin() as session:
+        one(
+            session,
+            "SELECT inbox_store_dead_letter(:consumer, :id, :topic, :kind, :type, :payload, :reason, :error,"
+            " :key, CAST(:headers AS jsonb), :source, CAST(:made_at AS timestamptz))",
+            **content,
+            **{"topic": message.topic, "reason": reason, "error": error, "key": message.key},
+            **{"headers": json.dumps(message.headers), "made_at": message.made_at},
+        )
+    return reason
+
+
+def redrive(sessions: Sessions, handler: Handler) -> bool:
+    """Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one."""
+    columns = "SELECT dead_letter, topic, payload, message_id, kind, content_type, key, source, NULL, headers"
+    letter = None
+    try:
+        with sessions.begin() as session:
+            taken = text(columns + " FROM inbox_take_redrive(:consumer)")
+            row = session.execute(taken, {"consumer": CONSUMER}).first()
+            if row is None:
+                return False
+            letter, *parts = row
+            handle(session, Message(*parts), handler)
+    except Exception as error:
+        if is_lost(error) or letter is None:
+            raise
+        with sessions.begin() as session:
+            failed = "SELECT inbox_fail_redrive(:consumer, :letter, :error)"
+            one(session, failed, consumer=CONSUMER, letter=letter, error=repr(error))
+    return True
+
+
+def place_order(session: Session, order: int, customer: str, cents: int) -> UUID:
+    """Stores an order and enqueues its event, in the transaction of the caller."""
+    insert = "INSERT INTO orders VALUES (:order, :customer, :cents)"
+    session.execute(text(insert), {"order": order, "customer": customer, "cents": cents})
+    placed = json.dumps({"order": order, "customer": customer, "cents": cents})
+    enqueue = (
+        "SELECT outbox_enqueue_json('orders', CAST(:placed AS jsonb), key => :key, kind => 'order.placed')"
+    )
+    return UUID(str(one(session, enqueue, placed=placed, key=customer)))
+
+
+def bill(session: Session, message: Message) -> None:
+    """The handler: an invoice and its event, in the transaction of the inbox row."""
+    order = json.loads(message.payload)
+    customer = order["customer"]
+    if one(session, "SELECT name FROM blocked_customer WHERE name = :name", name=customer):
+        raise Reject(f"customer {customer} is blocked")
+    insert = (
+        "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (:id, :order, :customer, :cents)"
+    )
+    row = {"id": message.id, "order": order["order"], "customer": customer, "cents": order["cents"]}
+    session.execute(text(insert), row)
+    issued = json.dumps({"order": order["order"]})
+    enqueue = (
+        "SELECT outbox_enqueue_json('invoices', CAST(:i AS jsonb), key => :key, kind => 'invoice.issued')"
+    )
+    one(session, enqueue, i=issued, key=customer)
+
+
+def consume(sessions: Sessions, handler: Handler) -> None:
+    channel = pika.BlockingConnection(pika.URLParameters(os.environ["RABBITMQ_URL"])).channel()
+    # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
+    channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
+    channel.basic_qos(prefetch_count=16)
+    due = 0.0
+    for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
+        if time.monotonic() >= due:
+            create_days(sessions)
+            while redrive(sessions, handler):
+                pass
+            due = time.monotonic() + 5
+        if method is not None:
+            message = read(method.routing_key, properties, payload)
+            while (outcome := apply(sessions, message, handler)) == "again":
+                channel.connection.sleep(1)
+            channel.basic_ack(method.delivery_tag)  # After the commit, never before it.
+            print(message.id, outcome, flush=True)
+
+
+if __name__ == "__main__":
+    database = sessionmaker(create_engine(os.environ["DATABASE_URL"]))
+    if sys.argv[1:2] == ["place"]:
+        with database.begin() as session:
+            print(place_order(session, int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))
+    else:
+        consume(database, bill)

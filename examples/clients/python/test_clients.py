@@ -1,0 +1,235 @@
+"""Both clients keep what they promise, on the database of DATABASE_URL."""
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, LiteralString, Protocol
+from uuid import UUID
+
+import psycopg
+import pytest
+from pika.spec import BasicProperties
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session, sessionmaker
+
+import billing
+import billing_sqlalchemy
+from billing import Message, derived_id, read
+
+VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
+URL = os.environ["DATABASE_URL"]
+
+
+class Client(Protocol):
+    """What the tests use of a client."""
+
+    consumer: str
+
+    def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str: ...
+    def redrive(self) -> bool: ...
+    def place(self, order: int, *, fails: bool = False) -> None: ...
+    def swallow(self, tx: Any, message: Message) -> None: ...
+
+
+class Psycopg:
+    consumer = billing.CONSUMER
+
+    def __init__(self) -> None:
+        self.connection = psycopg.connect(URL, autocommit=True)
+        billing.create_days(self.connection)
+
+    def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
+        return billing.apply(self.connection, message, handler or billing.bill)
+
+    def redrive(self) -> bool:
+        return billing.redrive(self.connection, billing.bill)
+
+    def place(self, order: int, *, fails: bool = False) -> None:
+        with self.connection.transaction(force_rollback=fails):
+            billing.place_order(self.connection, order, "ann", 1250)
+
+    def swallow(self, tx: psycopg.Connection[Any], message: Message) -> None:
+        try:
+            tx.execute("SELECT 1 / 0")
+        except psycopg.Error:
+            pass
+
+
+class SqlAlchemy:
+    consumer = billing_sqlalchemy.CONSUMER
+
+    def __init__(self) -> None:
+        self.engine: Engine = create_engine(URL.replace("postgres://", "postgresql+psycopg://", 1))
+        self.sessions = sessionmaker(self.engine)
+        billing_sqlalchemy.create_days(self.sessions)
+
+    def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
+        return billing_sqlalchemy.apply(self.sessions, message, handler or billing_sqlalchemy.bill)
+
+    def redrive(self) -> bool:
+        return billing_sqlalchemy.redrive(self.sessions, billing_sqlalchemy.bill)
+
+    def place(self, order: int, *, fails: bool = False) -> None:
+        with self.sessions() as session:
+            billing_sqlalchemy.place_order(session, order, "ann", 1250)
+            if not fails:
+                session.commit()
+
+    def swallow(self, tx: Session, message: Message) -> None:
+        try:
+            tx.execute(text("SELECT 1 / 0"))
+        except Exception:
+            pass
+
+
+@pytest.fixture(params=[Psycopg, SqlAlchemy], ids=["python", "sqlalchemy"])
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    client: Client = request.param()
+    yield client
+
+
+def query(sql: LiteralString, *values: object) -> Any:
+    with psycopg.connect(URL, autocommit=True) as connection:
+        cursor = connection.execute(sql, values)
+        row = cursor.fetchone() if cursor.description else None
+        return row and row[0]
+
+
+def order() -> int:
+    """A number that no other test has used."""
+    return time.time_ns() // 1000
+
+
+def placed(number: int, *, customer: str = "ann") -> Message:
+    payload = json.dumps({"order": number, "customer": customer, "cents": 1250}).encode()
+    id = derived_id(time.time_ns() // 1_000_000, f"order-{number}")
+    return Message("orders", payload, id, "order.placed", "application/json", customer, "/orders")
+
+
+def invoices(number: int) -> int:
+    return int(query("SELECT count(*) FROM invoice WHERE order_id = %s", number))
+
+
+def letter(client: Client, message: Message) -> Any:
+    find = "SELECT to_jsonb(d) FROM inbox_dead_letter AS d WHERE consumer = %s AND message_id = %s"
+    return query(find, client.consumer, message.id)
+
+
+def test_an_enqueue_commits_with_its_transaction(client: Client) -> None:
+    kept, lost = order(), order() + 1
+    client.place(kept)
+    client.place(lost, fails=True)
+    find = "SELECT count(*) FROM outbox_message WHERE convert_from(payload, 'UTF8')::jsonb ->> 'order' = %s"
+    for number, count in ((kept, 1), (lost, 0)):
+        assert query("SELECT count(*) FROM orders WHERE id = %s", number) == count
+        assert query(find, str(number)) == count
+
+
+def test_a_redelivery_has_one_effect(client: Client) -> None:
+    number = order()
+    message = placed(number)
+    assert [client.apply(message) for _ in range(3)] == ["new", "duplicate", "duplicate"]
+    assert invoices(number) == 1
+    issued = "SELECT count(*) FROM outbox_message WHERE topic = 'invoices'"
+    issued += " AND convert_from(payload, 'UTF8')::jsonb ->> 'order' = %s"
+    assert query(issued, str(number)) == 1
+
+
+def test_a_handler_that_is_killed_leaves_nothing(client: Client) -> None:
+    number = order()
+    message = placed(number)
+
+    def kill(tx: Any, message: Message) -> None:
+        (billing.bill if isinstance(client, Psycopg) else billing_sqlalchemy.bill)(tx, message)
+        alive = "SELECT pg_backend_pid()"
+        pid = tx.execute(alive).fetchone()[0] if isinstance(client, Psycopg) else tx.scalar(text(alive))
+        query("SELECT pg_terminate_backend(%s, 10000)", pid)
+
+    with pytest.raises(Exception, match="(?i)terminat|clos|connection"):
+        client.apply(message, kill)
+    assert invoices(number) == 0
+    assert type(client)().apply(message) == "new"
+    assert invoices(number) == 1
+
+
+def test_a_swallowed_error_is_a_failure(client: Client) -> None:
+    message = placed(order())
+    assert client.apply(message, client.swallow) == "again"
+    assert client.apply(message) == "new"
+
+
+def test_a_handler_that_always_fails_becomes_a_dead_letter(client: Client) -> None:
+    message = placed(order())
+
+    def fail(tx: Any, message: Message) -> None:
+        raise RuntimeError("the printer burns")
+
+    outcomes = [client.apply(message, fail) for _ in range(billing.ATTEMPTS_MAX + 1)]
+    assert outcomes == ["again"] * (billing.ATTEMPTS_MAX - 1) + ["poison", "dead_letter"]
+    found = letter(client, message)
+    assert (found["reason"], found["attempts"], found["key"]) == ("poison", billing.ATTEMPTS_MAX, "ann")
+    assert "the printer burns" in found["error"]
+
+
+def test_a_refused_message_becomes_a_dead_letter(client: Client) -> None:
+    message = placed(order())
+    assert client.apply(message) == "new"
+    other = Message("orders", b"{}", message.id, "order.placed", "application/json", "ann", "/orders")
+    assert client.apply(other) == "key_reused"
+    assert letter(client, message)["reason"] == "key_reused"
+    old = Message("orders", b"{}", derived_id(1_000, "old"), "order.placed")
+    assert client.apply(old) == "too_old"
+    chunk = read("orders", BasicProperties(headers={"cloudEvents_chunkindex": "0"}), b"part")
+    assert client.apply(chunk) == "malformed"
+
+
+def test_a_redrive_takes_effect_once(client: Client) -> None:
+    number = order()
+    customer = f"customer-{number}"
+    message = placed(number, customer=customer)
+    query("INSERT INTO blocked_customer VALUES (%s)", customer)
+    assert client.apply(message) == "rejected"
+    ask: LiteralString = "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)"
+    ask += " VALUES ('ann', 'prices are back', 'redrive', %s, %s)"
+    query(ask, letter(client, message)["id"], client.consumer)
+    assert client.redrive()
+    assert letter(client, message)["resolution"] is None, "the handler refuses it again"
+    query("DELETE FROM blocked_customer WHERE name = %s", customer)
+    query(ask, letter(client, message)["id"], client.consumer)
+    assert client.redrive()
+    assert not client.redrive()
+    assert letter(client, message)["resolution"] == "applied"
+    assert client.apply(message) == "duplicate"
+    assert invoices(number) == 1
+
+
+def test_the_shared_vectors_hold(client: Client) -> None:
+    for vector in VECTORS["derived_ids"]:
+        assert str(derived_id(vector["milliseconds"], *vector["parts"])) == vector["id"]
+    for vector in VECTORS["fingerprints"]:
+        payload = base64.b64decode(vector["payload_base64"])
+        print_ = query(
+            "SELECT encode(inbox_fingerprint(%s, %s, %s), 'hex')",
+            vector["kind"],
+            vector["content_type"],
+            payload,
+        )
+        assert print_ == vector["sha256"]
+    for vector in VECTORS["message_ids"]["refused"]:
+        message = Message("orders", b"", UUID(vector["id"]), "order.placed")
+        assert client.apply(message) == "malformed"
+    for wire in VECTORS["wires"]:
+        sent, form = wire["message"], wire["rabbitmq"]
+        names = ("message_id", "type", "content_type", "timestamp", "delivery_mode", "headers")
+        properties = BasicProperties(**{name: form[name] for name in names})
+        message = read(form["routing_key"], properties, base64.b64decode(sent["payload_base64"]))
+        if "chunk" in sent:
+            assert message.id is None and "chunk" in message.problem
+            continue
+        assert (str(message.id), message.kind, message.topic) == (sent["id"], sent["kind"], sent["topic"])
+        assert (message.key, message.source, message.made_at) == (sent["key"], sent["source"], sent["time"])
+        trace = {name: sent[name] for name in ("traceparent", "tracestate") if sent[name]}
+        assert message.headers == sent["headers"] | trace

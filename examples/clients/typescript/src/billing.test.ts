@@ -1,0 +1,187 @@
+// The client keeps what it promises, on the database of DATABASE_URL.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { after, test } from "node:test";
+import pg from "pg";
+import {
+  apply,
+  ATTEMPTS_MAX,
+  bill,
+  CONSUMER,
+  createDays,
+  derivedId,
+  placeOrder,
+  read,
+  redrive,
+  transaction,
+  type Message,
+} from "./billing.js";
+
+const vectors = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
+
+async function connect(): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: process.env["DATABASE_URL"] });
+  client.on("error", () => undefined);
+  await client.connect();
+  return client;
+}
+
+const admin = await connect();
+const client = await connect();
+await createDays(client);
+after(() => Promise.all([admin.end(), client.end()]));
+
+let last = Date.now() * 1000;
+/** A number that no other test has used. */
+const order = () => (last += 1);
+
+function placed(number: number, customer = "ann"): Message {
+  return {
+    topic: "orders",
+    payload: Buffer.from(JSON.stringify({ order: number, customer, cents: 1250 })),
+    id: derivedId(Date.now(), [`order-${number}`]),
+    kind: "order.placed",
+    contentType: "application/json",
+    key: customer,
+    source: "/orders",
+    madeAt: null,
+    headers: {},
+    problem: "",
+  };
+}
+
+async function query(sql: string, ...values: unknown[]): Promise<unknown> {
+  const { rows } = await admin.query<unknown[]>({ text: sql, values, rowMode: "array" });
+  return rows[0]?.[0];
+}
+
+const invoices = async (number: number) =>
+  Number(await query("SELECT count(*) FROM invoice WHERE order_id = $1", number));
+const messages = async (topic: string, number: number) =>
+  Number(
+    await query(
+      "SELECT count(*) FROM outbox_message WHERE topic = $1 AND convert_from(payload, 'UTF8')::jsonb ->> 'order' = $2",
+      topic,
+      String(number),
+    ),
+  );
+const letter = async (message: Message) =>
+  (await query(
+    "SELECT to_jsonb(d) FROM inbox_dead_letter AS d WHERE consumer = $1 AND message_id = $2",
+    CONSUMER,
+    message.id,
+  )) as Record<string, unknown>;
+
+test("an_enqueue_commits_with_its_transaction", async () => {
+  const [kept, lost] = [order(), order()];
+  await transaction(client, () => placeOrder(client, kept, "ann", 1250));
+  const failing = transaction(client, async () => {
+    await placeOrder(client, lost, "ann", 1250);
+    throw new Error("no stock");
+  });
+  await assert.rejects(failing, /no stock/);
+  assert.equal(await messages("orders", kept), 1);
+  assert.equal(await messages("orders", lost), 0);
+  assert.equal(await query("SELECT id FROM orders WHERE id = $1", lost), undefined);
+});
+
+test("a_redelivery_has_one_effect", async () => {
+  const number = order();
+  const message = placed(number);
+  assert.equal(await apply(client, message, bill), "new");
+  assert.equal(await apply(client, message, bill), "duplicate");
+  assert.equal(await invoices(number), 1);
+  assert.equal(await messages("invoices", number), 1);
+});
+
+test("a_handler_that_is_killed_leaves_nothing", async () => {
+  const number = order();
+  const message = placed(number);
+  const doomed = await connect();
+  const killed = apply(doomed, message, async (tx, message) => {
+    await bill(tx, message);
+    const { rows } = await tx.query("SELECT pg_backend_pid() AS pid");
+    await query("SELECT pg_terminate_backend($1, 10000)", rows[0].pid);
+  });
+  await assert.rejects(killed);
+  assert.equal(await invoices(number), 0);
+  assert.equal(await apply(client, message, bill), "new");
+  assert.equal(await invoices(number), 1);
+});
+
+test("a_swallowed_error_is_a_failure", async () => {
+  const message = placed(order());
+  const swallow = async (tx: pg.Client) => void (await tx.query("SELECT 1 / 0").catch(() => undefined));
+  assert.equal(await apply(client, message, swallow), "again");
+  assert.equal(await apply(client, message, bill), "new");
+});
+
+test("a_handler_that_always_fails_becomes_a_dead_letter", async () => {
+  const message = placed(order());
+  const fail = () => Promise.reject(new Error("the printer burns"));
+  for (let attempt = 1; attempt < ATTEMPTS_MAX; attempt++) {
+    assert.equal(await apply(client, message, fail), "again");
+  }
+  assert.equal(await apply(client, message, fail), "poison");
+  assert.equal(await apply(client, message, fail), "dead_letter");
+  const { reason, attempts, error, key } = await letter(message);
+  assert.deepEqual([reason, attempts, key], ["poison", ATTEMPTS_MAX, "ann"]);
+  assert.match(String(error), /the printer burns/);
+});
+
+test("a_refused_message_becomes_a_dead_letter", async () => {
+  const message = placed(order());
+  assert.equal(await apply(client, message, bill), "new");
+  assert.equal(await apply(client, { ...message, payload: Buffer.from("{}") }, bill), "key_reused");
+  assert.equal((await letter(message))["reason"], "key_reused");
+  assert.equal(await apply(client, { ...message, id: derivedId(1_000, ["old"]) }, bill), "too_old");
+  const chunk = read("orders", { headers: { cloudEvents_chunkindex: "0" } } as never, Buffer.from("part"));
+  assert.equal(await apply(client, chunk, bill), "malformed");
+});
+
+test("a_redrive_takes_effect_once", async () => {
+  const number = order();
+  const message = placed(number, `customer-${number}`);
+  await query("INSERT INTO blocked_customer VALUES ($1)", message.key);
+  assert.equal(await apply(client, message, bill), "rejected");
+  const ask = `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+    VALUES ('ann', 'prices are back', 'redrive', $1, $2)`;
+  await query(ask, (await letter(message))["id"], CONSUMER);
+  assert.ok(await redrive(client, bill));
+  assert.equal((await letter(message))["resolution"], null);
+  await query("DELETE FROM blocked_customer WHERE name = $1", message.key);
+  await query(ask, (await letter(message))["id"], CONSUMER);
+  assert.ok(await redrive(client, bill));
+  assert.ok(!(await redrive(client, bill)));
+  assert.equal((await letter(message))["resolution"], "applied");
+  assert.equal(await apply(client, message, bill), "duplicate");
+  assert.equal(await invoices(number), 1);
+});
+
+test("the_shared_vectors_hold", async () => {
+  for (const { milliseconds, parts, id } of vectors.derived_ids) {
+    assert.equal(derivedId(milliseconds, parts), id);
+  }
+  for (const { kind, content_type, payload_base64, sha256 } of vectors.fingerprints) {
+    const print = "SELECT encode(inbox_fingerprint($1, $2, $3), 'hex')";
+    assert.equal(await query(print, kind, content_type, Buffer.from(payload_base64, "base64")), sha256);
+  }
+  for (const { id } of vectors.message_ids.refused) {
+    assert.equal(await apply(client, { ...placed(order()), id }, bill), "malformed");
+  }
+  for (const { message: sent, rabbitmq: form } of vectors.wires) {
+    const properties = { headers: form.headers, messageId: form.message_id, contentType: form.content_type };
+    const found = read(form.routing_key, properties, Buffer.from(sent.payload_base64, "base64"));
+    if (sent.chunk) {
+      assert.match(found.problem, /chunk/);
+      continue;
+    }
+    assert.deepEqual([found.id, found.kind, found.topic], [sent.id, sent.kind, sent.topic]);
+    assert.deepEqual([found.key, found.source, found.madeAt], [sent.key, sent.source, sent.time]);
+    const trace = ["traceparent", "tracestate"]
+      .filter((name) => sent[name])
+      .map((name) => [name, sent[name]]);
+    assert.deepEqual(found.headers, { ...sent.headers, ...Object.fromEntries(trace) });
+  }
+});

@@ -1,0 +1,197 @@
+// Bills orders: a producer and a consumer in TypeScript, with pg and RabbitMQ.
+//
+//     DATABASE_URL=postgres://… RABBITMQ_URL=amqp://… node dist/billing.js [place ORDER CUSTOMER CENTS]
+//
+// It ends at the first error of database or broker, and a supervisor starts it again.
+
+import { createHash } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import * as amqp from "amqplib";
+import pg from "pg";
+
+export const CONSUMER = process.env["CONSUMER"] ?? "billing-typescript";
+export const ATTEMPTS_MAX = 5;
+
+/** A message that no further attempt helps. */
+export class Reject extends Error {}
+
+type Texts = Record<string, string>;
+
+/** A message as it arrived. Without an id it is malformed, and `problem` says why. */
+export interface Message extends Record<"topic" | "kind" | "contentType" | "source" | "problem", string> {
+  payload: Buffer;
+  id: string | null;
+  key: string | null;
+  madeAt: string | null;
+  headers: Texts;
+}
+
+export type Handler = (tx: pg.Client, message: Message) => Promise<void>;
+type Properties = Pick<amqp.MessageProperties, "headers" | "messageId" | "contentType">;
+
+/** The id of a business fact: the same time and parts always give the same one. */
+export function derivedId(milliseconds: number, parts: string[]): string {
+  const octets = Buffer.alloc(16);
+  const hash = createHash("sha256");
+  for (const part of parts) {
+    octets.writeBigUInt64BE(BigInt(Buffer.byteLength(part)));
+    hash.update(octets.subarray(0, 8)).update(part);
+  }
+  octets.writeUIntBE(milliseconds, 0, 6);
+  hash.digest().copy(octets, 6, 0, 10);
+  octets.writeUInt8((octets.readUInt8(6) & 0x0f) | 0x70, 6);
+  octets.writeUInt8((octets.readUInt8(8) & 0x3f) | 0x80, 8);
+  return octets.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
+}
+
+/** Reads a CloudEvent from the properties of a delivery. */
+export function read(topic: string, properties: Properties, payload: Buffer): Message {
+  const [events, headers]: [Texts, Texts] = [{}, {}];
+  for (const [name, value] of Object.entries(properties.headers ?? {})) {
+    if (name.startsWith("cloudEvents_")) events[name.slice(12)] = String(value);
+    else headers[name] = String(value);
+  }
+  const id = events["id"] ?? properties.messageId ?? "";
+  const isId = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
+  const problem = "chunkindex" in events ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
+  return {
+    topic,
+    payload,
+    id: problem ? null : id,
+    kind: events["type"] ?? topic,
+    contentType: (properties.contentType as string | undefined) ?? "application/octet-stream",
+    key: events["subject"] ?? null,
+    source: events["source"] ?? "/unknown",
+    madeAt: events["time"] ?? null,
+    headers,
+    problem,
+  };
+}
+
+async function one(client: pg.Client, sql: string, values: unknown[]): Promise<unknown> {
+  return (await client.query<unknown[]>({ text: sql, values, rowMode: "array" })).rows[0]?.[0];
+}
+
+/** A row of the inbox lies in the day of its message's id. Run it at least once a day. */
+export async function createDays(client: pg.Client): Promise<void> {
+  await one(client, "SELECT inbox_expire_days(current_date - 14)", []);
+  await one(client, "SELECT inbox_create_days(current_date - 14, current_date + 7)", []);
+}
+
+/** Runs a function in a transaction. A client that fails here is not used again. */
+export async function transaction<T>(client: pg.Client, run: () => Promise<T>): Promise<T> {
+  await client.query("BEGIN");
+  try {
+    const result = await run();
+    await client.query("SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
+    await client.query("COMMIT");
+    return result;
+  } catch (error) {
+    await client.query("ROLLBACK"); // Fails if the connection is lost: not the message's fault.
+    throw error;
+  }
+}
+
+/** Has the effect of a message once. Any answer but `again` permits its acknowledgement. */
+export async function apply(client: pg.Client, message: Message, handler: Handler): Promise<string> {
+  const { id, kind, contentType, payload, source } = message;
+  let reason = "malformed";
+  let error = message.problem;
+  if (id !== null) {
+    try {
+      const admit = "SELECT inbox_admit($1, $2, $3, $4, $5, $6)";
+      reason = await transaction(client, async () => {
+        const verdict = String(await one(client, admit, [CONSUMER, id, kind, contentType, payload, source]));
+        if (verdict === "new") await handler(client, message);
+        return verdict;
+      });
+      if (["new", "duplicate", "dead_letter"].includes(reason)) return reason;
+      error = `the inbox refused it: ${reason}`;
+    } catch (failure) {
+      error = String(failure);
+      reason = failure instanceof Reject ? "rejected" : "poison";
+      const failed = "SELECT inbox_count_failure($1, $2, $3)";
+      const counted = reason === "poison" && (await one(client, failed, [CONSUMER, id, error]));
+      if (counted && Number(counted) < ATTEMPTS_MAX) return "again";
+    }
+  }
+  const store = "SELECT inbox_store_dead_letter($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+  const cause = [reason, error, message.key, message.headers, source, message.madeAt];
+  await one(client, store, [CONSUMER, id, message.topic, kind, contentType, payload, ...cause]);
+  return reason;
+}
+
+/** Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one. */
+export async function redrive(client: pg.Client, handler: Handler): Promise<boolean> {
+  const take = `SELECT *, message_id AS id, content_type AS "contentType" FROM inbox_take_redrive($1)`;
+  let letter: string | undefined;
+  try {
+    return await transaction(client, async () => {
+      const row = (await client.query<Message & { dead_letter: string }>(take, [CONSUMER])).rows[0];
+      letter = row?.dead_letter;
+      if (row) await handler(client, { ...row, madeAt: null, problem: "" });
+      return row !== undefined;
+    });
+  } catch (error) {
+    if (letter === undefined) throw error;
+    await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, letter, String(error)]);
+    return true;
+  }
+}
+
+/** Stores an order and enqueues its event, in the transaction of the caller. */
+export async function placeOrder(tx: pg.Client, order: number, customer: string, cents: number) {
+  await tx.query("INSERT INTO orders VALUES ($1, $2, $3)", [order, customer, cents]);
+  const enqueue = "SELECT outbox_enqueue_json('orders', $1, key => $2, kind => 'order.placed')";
+  return String(await one(tx, enqueue, [{ order, customer, cents }, customer]));
+}
+
+/** The handler: an invoice and its event, in the transaction of the inbox row. */
+export const bill: Handler = async (tx, message) => {
+  const { order, customer, cents } = JSON.parse(message.payload.toString());
+  const blocked = await one(tx, "SELECT name FROM blocked_customer WHERE name = $1", [customer]);
+  if (blocked) throw new Reject(`customer ${customer} is blocked`);
+  const insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES ($1, $2, $3, $4)";
+  await tx.query(insert, [message.id, order, customer, cents]);
+  const enqueue = "SELECT outbox_enqueue_json('invoices', $1, key => $2, kind => 'invoice.issued')";
+  await one(tx, enqueue, [{ order }, customer]);
+};
+
+async function consume(client: pg.Client, handler: Handler): Promise<void> {
+  const connection = await amqp.connect(process.env["RABBITMQ_URL"] ?? "");
+  connection.on("close", () => process.exit(1));
+  const channel = await connection.createChannel();
+  // One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
+  await channel.assertQueue(CONSUMER, { durable: true, arguments: { "x-single-active-consumer": true } });
+  await channel.prefetch(16);
+  const keepHouse = async () => {
+    await createDays(client);
+    while (await redrive(client, handler));
+  };
+  // One thing after the other. A rejection that nobody handles ends the process.
+  let last = keepHouse();
+  setInterval(() => (last = last.then(keepHouse)), 5_000);
+  const onDelivery = async (delivery: amqp.ConsumeMessage | null) => {
+    if (!delivery) throw new Error("RabbitMQ cancelled the consumer");
+    const message = read(delivery.fields.routingKey, delivery.properties, delivery.content);
+    let outcome: string;
+    while ((outcome = await apply(client, message, handler)) === "again") await sleep(1_000);
+    channel.ack(delivery); // After the commit, never before it.
+    console.log(message.id, outcome);
+  };
+  await channel.consume(CONSUMER, (delivery) => (last = last.then(() => onDelivery(delivery))));
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const client = new pg.Client({ connectionString: process.env["DATABASE_URL"] });
+  await client.connect();
+  const [command, order, customer, cents] = process.argv.slice(2);
+  if (command === "place") {
+    const place = () => placeOrder(client, Number(order), String(customer), Number(cents));
+    console.log(await transaction(client, place));
+    await client.end();
+  } else {
+    await consume(client, bill);
+  }
+}

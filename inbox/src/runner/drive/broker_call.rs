@@ -1,0 +1,67 @@
+//! Waits for calls to the broker, which an adapter may leave without an answer.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use message::SubscriptionError;
+use tokio::time::{Instant, interval_at, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::runner::status::ConsumerStatus;
+
+/// Maximum duration of a call to the broker. It is longer than the limits of the adapters: a Kafka
+/// group whose coordinator hangs in a rebalance answers after some 105 s.
+const BROKER_CALL_MAX: Duration = Duration::from_secs(300);
+
+/// How often the status hears that the loop waits: a restart would not help.
+const STILL_WAITING: Duration = Duration::from_secs(10);
+
+/// Waits for a call to the broker. Returns `None` if the consumer is aborted first. Without an
+/// answer in time, the session counts as lost. In both cases the call was cut off, so its
+/// subscription must not be used again.
+pub(super) async fn answered<T>(
+    abort: &CancellationToken,
+    status: &ConsumerStatus,
+    call: impl Future<Output = Result<T, SubscriptionError>>,
+) -> Option<Result<T, SubscriptionError>> {
+    let mut call = pin!(timeout(BROKER_CALL_MAX, call));
+    let mut waiting = interval_at(Instant::now() + STILL_WAITING, STILL_WAITING);
+    loop {
+        tokio::select! {
+            biased;
+            () = abort.cancelled() => return None,
+            answer = &mut call => return Some(answer.unwrap_or_else(|_| Err(silent()))),
+            _ = waiting.tick() => status.waits(),
+        }
+    }
+}
+
+fn silent() -> SubscriptionError {
+    SubscriptionError::lost(format!("the broker did not answer within {BROKER_CALL_MAX:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_broker_is_left_by_an_abort_or_in_the_end() {
+        let status = ConsumerStatus::new();
+        status.turned(true, 1);
+        let abort = CancellationToken::new();
+        let begun_at = Instant::now();
+        let silent = answered(&abort, &status, pending::<Result<(), _>>());
+        let error = silent.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("did not answer within 300s"), "{error}");
+        assert_eq!(begun_at.elapsed(), BROKER_CALL_MAX);
+        assert!(status.is_alive(), "no thread is blocked");
+        abort.cancel();
+        assert!(answered(&abort, &status, pending::<Result<(), _>>()).await.is_none());
+        status.ended();
+        status.waits();
+        assert!(!status.is_alive(), "closing does not bring it back");
+    }
+}

@@ -1,0 +1,91 @@
+//! A pool that follows the primary among several hosts.
+//!
+//! The client library's pool connects to one host, and asks nobody before it does. So a task beside
+//! it keeps a session with the primary, asks in it once a second, and gives the pool another host
+//! when the primary has changed. While there is none, the pool's own retries wait: it reads its
+//! host before each attempt.
+
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use tokio::time::{sleep, timeout};
+
+use crate::pool_error::PoolError;
+use crate::postgres::hosts::{Hosts, Primary, Unfit, check, place};
+
+/// Interval at which the primary is asked whether it still is one.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Maximum time for its answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Pause after a search in vain.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Maximum time of a search.
+const SEARCH_MAX: Duration = Duration::from_secs(10);
+/// Maximum time to close the session with the primary.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+
+/// Opens a pool whose connections are made with the primary.
+pub(super) async fn pool(hosts: Hosts, options: PgPoolOptions) -> Result<PgPool, PoolError> {
+    let found = timeout(SEARCH_MAX, hosts.primary()).await;
+    let late = |_| PoolError::Connect(Box::from(format!("{} did not answer in time", hosts.place())));
+    let primary = found.map_err(late)?.map_err(|error| PoolError::Connect(Box::new(error)))?;
+    let opened = options.connect_with(primary.options.clone()).await;
+    let pool = opened.map_err(|error| PoolError::Connect(Box::new(error)))?;
+    tokio::spawn(follow(pool.clone(), hosts, primary));
+    Ok(pool)
+}
+
+/// Follows the primary until the pool is closed.
+async fn follow(pool: PgPool, hosts: Hosts, primary: Primary) {
+    let mut known = Some(primary);
+    let followed = pool.close_event().do_until(keep_following(&pool, &hosts, &mut known)).await;
+    // The pool is closed, and nothing else ends it.
+    drop(followed);
+    if let Some(primary) = known {
+        // A failure to close has no consequence.
+        let _ = timeout(CLOSE_MAX, primary.connection.close()).await;
+    }
+}
+
+async fn keep_following(pool: &PgPool, hosts: &Hosts, known: &mut Option<Primary>) {
+    let mut is_missed = false;
+    loop {
+        if let Some(primary) = known {
+            let why = no_longer(hosts, primary).await;
+            let host = place(&primary.options);
+            tracing::warn!(%host, error = %why, "a pool has lost its primary; all hosts are asked");
+            *known = None;
+        }
+        // With the password that the service may have set since.
+        let hosts = hosts.with(&pool.connect_options());
+        match timeout(SEARCH_MAX, hosts.primary()).await {
+            Ok(Ok(primary)) => {
+                let host = place(&primary.options);
+                tracing::info!(%host, "a pool has found its primary");
+                pool.set_connect_options(primary.options.clone());
+                *known = Some(primary);
+                is_missed = false;
+            }
+            Ok(Err(error)) if !is_missed => {
+                tracing::warn!(%error, "a pool finds no primary; all hosts are asked until there is one");
+                is_missed = true;
+            }
+            Ok(Err(_)) | Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Waits until a server can no longer be used, and returns why.
+async fn no_longer(hosts: &Hosts, primary: &mut Primary) -> Unfit {
+    loop {
+        sleep(LOOK_EVERY).await;
+        match timeout(ANSWER_MAX, check(&mut primary.connection, hosts.needs())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(unfit)) => return unfit,
+            Err(_) => {
+                return Unfit::Unconnected(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+-- The last number that a dead letter got, and the largest of those that are open. The last one is
+-- null for a role that may not read it.
+SELECT CASE WHEN has_sequence_privilege(s.id, 'USAGE, SELECT')
+        THEN coalesce(pg_sequence_last_value(s.id), 0) END AS last,
+    (SELECT coalesce(max(seq), 0) FROM (
+        SELECT seq FROM {schema}inbox_dead_letter WHERE resolution IS NULL LIMIT 200000) AS open) AS largest
+FROM (SELECT pg_get_serial_sequence('{schema}inbox_dead_letter', 'seq')::regclass AS id) AS s

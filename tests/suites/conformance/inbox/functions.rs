@@ -1,0 +1,261 @@
+//! The functions for consumers that do not have the library: they write what the library writes,
+//! and each finds the rows of the other.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use crate::inbox::database::{Database, TestDatabase};
+use crate::inbox::dead_letters::{WORKS, billing, store_dead_letter};
+use crate::inbox::{json, keyed, message, message_of};
+use inbox::{
+    Admission, AdmitError, DeadLetterId, DeadLetterQuery, Inbox, Reason, RedriveOptions, Redriven,
+    Resolution, Signature, Tenant,
+};
+use message::{Message, Source, TraceContext};
+use sqlx::{PgConnection, Postgres, Row};
+use uuid::Uuid;
+
+tests::cases! { "inbox/functions/{on}/{case}":
+    on_postgres {
+        library_and_function_admit_a_message_once,
+        a_function_refuses_what_the_library_refuses,
+        a_dead_letter_of_a_function_is_redriven_by_the_library,
+        a_redrive_is_taken_in_the_transaction_of_its_effect,
+        failures_are_counted_until_the_message_is_admitted,
+    }
+}
+
+/// Returns the answer of `inbox_admit`.
+async fn admit(connection: &mut PgConnection, message: &Message) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar("SELECT inbox_admit('billing', $1, $2, $3, $4, $5)")
+        .bind(message.id.as_uuid())
+        .bind(message.kind.as_str())
+        .bind(message.content_type.as_str())
+        .bind(message.payload.as_ref())
+        .bind(message.source.as_str())
+        .fetch_one(connection)
+        .await
+}
+
+/// Stores a dead letter with `inbox_store_dead_letter`.
+async fn store(database: &Database<Postgres>, message: &Message, reason: &str) -> DeadLetterId {
+    let statement =
+        "SELECT inbox_store_dead_letter('billing', $1, $2, $3, $4, $5, $6, 'it broke', $7, $8::jsonb, $9, $10,
+        $11, $12, 'orders')";
+    let id: Uuid = sqlx::query_scalar(statement)
+        .bind(message.id.as_uuid())
+        .bind(message.topic.as_str())
+        .bind(message.kind.as_str())
+        .bind(message.content_type.as_str())
+        .bind(message.payload.as_ref())
+        .bind(reason)
+        .bind(message.key.as_ref().map(|key| key.as_str().to_owned()))
+        .bind(serde_json::to_string(&message.headers).unwrap())
+        .bind(message.source.as_str())
+        .bind(message.time)
+        .bind(message.trace.as_ref().map(|trace| trace.parent().to_owned()))
+        .bind(message.trace.as_ref().and_then(|trace| trace.state().map(str::to_owned)))
+        .fetch_one(&database.pool)
+        .await
+        .unwrap();
+    DeadLetterId(id)
+}
+
+/// Whether the library admits a message. Its transaction is rolled back.
+async fn is_new_to_the_library(inbox: &Inbox<Postgres>, message: &Message) -> Result<bool, AdmitError> {
+    let mut tx = inbox.begin().await.unwrap();
+    let admitted = tx.admit(&billing(), &Tenant::none(), message).await?;
+    Ok(matches!(admitted, Admission::Fresh(_)))
+}
+
+async fn library_and_function_admit_a_message_once(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let theirs = json(r#"{"order":1}"#);
+    let ours = json(r#"{"order":2}"#);
+
+    let mut tx = database.pool.begin().await.unwrap();
+    assert_eq!(admit(&mut tx, &theirs).await.unwrap(), "new");
+    assert_eq!(admit(&mut tx, &theirs).await.unwrap(), "duplicate");
+    // The guard of the library waits for the open transaction.
+    let rival = tokio::spawn({
+        let (inbox, theirs) = (inbox.clone(), theirs.clone());
+        async move { is_new_to_the_library(&inbox, &theirs).await.unwrap() }
+    });
+    let holder = Postgres::holder(&mut tx).await;
+    tests::eventually("a waiting guard", async || {
+        Ok(Postgres::is_waited_for(database, holder, &AtomicU32::new(0)).await.then_some(()))
+    })
+    .await
+    .unwrap();
+    tx.commit().await.unwrap();
+    assert!(!rival.await.unwrap());
+
+    let mut tx = inbox.begin().await.unwrap();
+    assert!(matches!(tx.admit(&billing(), &Tenant::none(), &ours).await, Ok(Admission::Fresh(_))));
+    drop(tx.commit().await.unwrap());
+    let mut connection = database.pool.acquire().await.unwrap();
+    assert_eq!(admit(&mut connection, &ours).await.unwrap(), "duplicate");
+
+    // Fingerprints and sources are those of the library.
+    let changed = json(r#"{"order":3}"#).with_id(ours.id);
+    assert_eq!(admit(&mut connection, &changed).await.unwrap(), "key_reused");
+    let elsewhere = Message { source: Source::new("/other").unwrap(), ..ours.clone() };
+    assert_eq!(admit(&mut connection, &elsewhere).await.unwrap(), "key_reused");
+    let refused = is_new_to_the_library(&inbox, &json("{}").with_id(theirs.id)).await;
+    assert!(matches!(refused, Err(AdmitError::Refused(_))), "{refused:?}");
+
+    // After a rollback there is no record.
+    let undone = json("{}");
+    let mut tx = database.pool.begin().await.unwrap();
+    assert_eq!(admit(&mut tx, &undone).await.unwrap(), "new");
+    tx.rollback().await.unwrap();
+    assert!(is_new_to_the_library(&inbox, &undone).await.unwrap());
+}
+
+async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let now = inbox.window().now;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let old = message_of(inbox.window().retained_from - Duration::from_secs(1), "old");
+    assert_eq!(admit(&mut connection, &old).await.unwrap(), "too_old");
+    let ahead = message_of(now + Duration::from_secs(2 * 86_400), "ahead");
+    assert_eq!(admit(&mut connection, &ahead).await.unwrap(), "from_the_future");
+    let random = "SELECT inbox_admit('billing', gen_random_uuid(), 'order.placed', 'text/plain', 'x')";
+    let random: String = sqlx::query_scalar(random).fetch_one(&mut *connection).await.unwrap();
+    assert_eq!(random, "malformed");
+
+    // A day that nobody has made is not the message's fault.
+    sqlx::query("DELETE FROM inbox_day").execute(&database.admin).await.unwrap();
+    let error = admit(&mut connection, &message("today")).await.unwrap_err();
+    assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("55000"), "{error}");
+    let unknown =
+        "SELECT inbox_store_dead_letter('billing', NULL, 'orders', NULL, NULL, 'x', 'held', 'no id')";
+    let error = sqlx::query(unknown).execute(&mut *connection).await.unwrap_err();
+    assert!(error.to_string().contains("cannot have the reason held"), "{error}");
+}
+
+/// Goal: an operator sees and decides about the dead letter of a consumer in another language as
+/// about any other one. Oracle: the library reads the message as it was sent, and applies it once.
+async fn a_dead_letter_of_a_function_is_redriven_by_the_library(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut sent = keyed("order-7", r#"{"order":7}"#);
+    sent.headers.insert("tenant", "\u{c4}").unwrap();
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    sent.trace = Some(TraceContext::new(parent, Some(String::from("vendor=x"))).unwrap());
+    let id = store(database, &sent, "poison").await;
+    assert_eq!(store(database, &sent, "poison").await, id, "a copy is counted");
+    assert_eq!(store_dead_letter(&inbox, &sent, Reason::Poison).await, id, "also by the library");
+    let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+    let mut stored = letter.message().unwrap();
+    assert!((stored.time - sent.time).abs() < Duration::from_millis(1));
+    stored.time = sent.time;
+    assert_eq!(stored, sent);
+    assert_eq!((letter.reason, letter.deliveries, letter.error.as_str()), (Reason::Poison, 3, "it broke"));
+
+    // It stops copies, wherever they come from.
+    assert!(!is_new_to_the_library(&inbox, &sent).await.unwrap());
+    let mut connection = database.pool.acquire().await.unwrap();
+    assert_eq!(admit(&mut connection, &sent).await.unwrap(), "dead_letter");
+    let redriven = inbox.redrive(&billing(), id, &WORKS, RedriveOptions::default()).await.unwrap();
+    assert_eq!(redriven, Redriven::Now(Resolution::Applied));
+    assert_eq!(admit(&mut connection, &sent).await.unwrap(), "duplicate");
+    assert_eq!(Postgres::effects(&database.pool, "billing").await, [r#"{"order":7}"#]);
+
+    // One that took effect meanwhile is nothing to decide about.
+    let applied = message("applied");
+    assert_eq!(admit(&mut connection, &applied).await.unwrap(), "new");
+    let late = store(database, &applied, "rejected").await;
+    let late = inbox.dead_letter_by_id(late).await.unwrap().unwrap();
+    assert_eq!(late.resolved.map(|(resolution, _)| resolution), Some(Resolution::Duplicate));
+    let reused = store(database, &message("other").with_id(applied.id), "rejected").await;
+    assert_eq!(inbox.dead_letter_by_id(reused).await.unwrap().unwrap().reason, Reason::KeyReused);
+}
+
+/// Takes a redrive. Returns its dead letter and its payload.
+async fn take(connection: &mut PgConnection) -> Option<(Uuid, Vec<u8>)> {
+    let taken = "SELECT dead_letter, payload FROM inbox_take_redrive('billing')";
+    let row = sqlx::query(taken).fetch_optional(connection).await.unwrap()?;
+    Some((row.get(0), row.get(1)))
+}
+
+async fn a_redrive_is_taken_in_the_transaction_of_its_effect(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let signature = Signature { actor: "ann".into(), note: "prices are back".into(), selection: None };
+    let request = async |id: DeadLetterId| {
+        inbox.request_redrive(id, RedriveOptions::default(), &signature).await.unwrap();
+    };
+    let poison = message("poison");
+    let id = store_dead_letter(&inbox, &poison, Reason::Poison).await;
+    let mut tx = database.pool.begin().await.unwrap();
+    assert!(take(&mut tx).await.is_none(), "without a request there is nothing to do");
+    tx.rollback().await.unwrap();
+    request(id).await;
+
+    // A process that ends in the middle leaves the request to the next one.
+    let mut tx = database.pool.begin().await.unwrap();
+    assert_eq!(take(&mut tx).await, Some((id.0, b"poison".to_vec())));
+    let mut other = database.pool.begin().await.unwrap();
+    assert!(take(&mut other).await.is_none(), "another process does not wait for it");
+    other.rollback().await.unwrap();
+    tx.rollback().await.unwrap();
+    assert!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().resolved.is_none());
+
+    // A handler that fails ends the request.
+    let failed = "SELECT inbox_fail_redrive('billing', $1, 'still broken')";
+    assert!(sqlx::query_scalar::<_, bool>(failed).bind(id.0).fetch_one(&database.pool).await.unwrap());
+    assert!(!sqlx::query_scalar::<_, bool>(failed).bind(id.0).fetch_one(&database.pool).await.unwrap());
+    request(id).await;
+    let mut tx = database.pool.begin().await.unwrap();
+    assert!(take(&mut tx).await.is_some());
+    Postgres::apply(&mut tx, "billing", &poison).await.unwrap();
+    assert!(take(&mut tx).await.is_none());
+    tx.commit().await.unwrap();
+    let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+    assert_eq!(letter.resolved.map(|(resolution, _)| resolution), Some(Resolution::Applied));
+    assert!(!is_new_to_the_library(&inbox, &poison).await.unwrap());
+
+    // One that cannot be redriven ends with the reason, and the next one is taken.
+    let old = message_of(inbox.window().retained_from - Duration::from_secs(1), "old");
+    let old = store_dead_letter(&inbox, &old, Reason::TooOld).await;
+    let next = store_dead_letter(&inbox, &message("next"), Reason::Rejected).await;
+    request(old).await;
+    request(next).await;
+    let mut tx = database.pool.begin().await.unwrap();
+    assert_eq!(take(&mut tx).await, Some((next.0, b"next".to_vec())));
+    tx.commit().await.unwrap();
+    let outcomes = "SELECT coalesce(outcome, 'open') FROM inbox_audit ORDER BY seq";
+    let outcomes: Vec<String> = sqlx::query_scalar(outcomes).fetch_all(&database.admin).await.unwrap();
+    assert_eq!(outcomes, ["still broken", "applied", "it is refused: too_old", "applied"]);
+    let open = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
+    assert_eq!(open.iter().map(|letter| letter.id).collect::<Vec<_>>(), [old]);
+}
+
+async fn failures_are_counted_until_the_message_is_admitted(database: &Database<Postgres>) {
+    let message = message("flaky");
+    let count = async |error: &str| {
+        let statement = "SELECT inbox_count_failure('billing', $1, $2)";
+        let count = sqlx::query_scalar::<_, i32>(statement).bind(message.id.as_uuid()).bind(error);
+        count.fetch_one(&database.pool).await.unwrap()
+    };
+    let inbox = database.inbox().await;
+    assert_eq!(count("first").await, 1);
+    assert_eq!(count("second").await, 2);
+    let letter = store(database, &message, "poison").await;
+    assert_eq!(inbox.dead_letter_by_id(letter).await.unwrap().unwrap().attempts, 2);
+    assert_eq!(count("again").await, 1, "a dead letter begins at none");
+    inbox
+        .discard(letter, &Signature { actor: "ann".into(), note: "no".into(), selection: None })
+        .await
+        .unwrap();
+    let mut connection = database.pool.acquire().await.unwrap();
+    assert_eq!(admit(&mut connection, &message).await.unwrap(), "dead_letter");
+    let other = crate::inbox::message("other");
+    let statement = "SELECT inbox_count_failure('billing', $1, 'once')";
+    sqlx::query(statement).bind(other.id.as_uuid()).execute(&mut *connection).await.unwrap();
+    assert_eq!(admit(&mut connection, &other).await.unwrap(), "new");
+    let left = "SELECT count(*) FROM inbox_attempt WHERE message_id = $1";
+    let left = sqlx::query_scalar::<_, i64>(left).bind(other.id.as_uuid());
+    assert_eq!(left.fetch_one(&mut *connection).await.unwrap(), 0, "its failures are forgotten");
+}

@@ -1,0 +1,79 @@
+//! The cases that every client has, and the promises of the pipeline. Each has to be reported: a
+//! test that was renamed or left out would otherwise be missed by nobody.
+
+use super::reports::Trial;
+
+/// The clients, as trials name them.
+const CLIENTS: [&str; 6] = ["python", "sqlalchemy", "typescript", "go", "jdbc", "spring"];
+
+/// The cases that each client has.
+const CASES: [&str; 8] = [
+    "an_enqueue_commits_with_its_transaction",
+    "a_redelivery_has_one_effect",
+    "a_handler_that_is_killed_leaves_nothing",
+    "a_swallowed_error_is_a_failure",
+    "a_handler_that_always_fails_becomes_a_dead_letter",
+    "a_refused_message_becomes_a_dead_letter",
+    "a_redrive_takes_effect_once",
+    "the_shared_vectors_hold",
+];
+
+/// The promises that the pipeline checks for each client.
+const PROMISES: [&str; 5] = [
+    "every_message_has_one_effect",
+    "the_order_of_keys_is_kept",
+    "events_of_handlers_commit_with_their_effects",
+    "handlers_were_killed_and_messages_came_again",
+    "dead_letters_were_redriven",
+];
+
+/// The promise that the pipeline checks as a whole.
+const VERIFIED: &str = "pipeline/relay_verify_finds_nothing";
+
+fn expected() -> Vec<String> {
+    let of_clients = CLIENTS.iter().flat_map(|client| CASES.map(|case| format!("{client}/{case}")));
+    let of_pipeline =
+        CLIENTS.iter().flat_map(|client| PROMISES.map(|promise| format!("pipeline/{client}/{promise}")));
+    of_clients.chain(of_pipeline).chain([VERIFIED.to_owned()]).collect()
+}
+
+/// The outcome of all trials.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    /// The name of each trial that failed or did not run, and why.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Counts the trials. One that was expected and is not there has failed.
+pub(super) fn tally(trials: &[Trial]) -> Tally {
+    let mut tally = Tally::default();
+    let is_missing = |name: &String| trials.iter().all(|trial| trial.name != *name);
+    tally.failures.extend(
+        expected().iter().filter(|name| is_missing(name)).map(|name| format!("{name}: it did not run")),
+    );
+    for Trial { name, failure } in trials {
+        match failure {
+            None => tally.passed += 1,
+            Some(why) => tally.failures.push(format!("{name}: {why}")),
+        }
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_that_did_not_run_has_failed() {
+        let passed = |name: String| Trial { name, failure: None };
+        let mut trials: Vec<Trial> = expected().into_iter().map(passed).collect();
+        assert!(tally(&trials).failures.is_empty());
+        let without_first = tally(&trials[1..]).failures;
+        assert_eq!(without_first, ["python/an_enqueue_commits_with_its_transaction: it did not run"]);
+        trials.push(Trial { name: "go/more".to_owned(), failure: Some("broken".to_owned()) });
+        let tally = tally(&trials);
+        assert_eq!((tally.passed, tally.failures), (79, vec!["go/more: broken".to_owned()]));
+    }
+}
