@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use sqlx::Connection as _;
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::time::{sleep, timeout};
 
 use crate::pool_error::PoolError;
@@ -52,7 +52,7 @@ async fn keep_following(pool: &PgPool, hosts: &Hosts, known: &mut Option<Primary
     let mut is_missed = false;
     loop {
         if let Some(primary) = known {
-            let why = no_longer(hosts, primary).await;
+            let why = no_longer(pool, hosts, primary).await;
             let host = place(&primary.options);
             tracing::warn!(%host, error = %why, "a pool has lost its primary; all hosts are asked");
             *known = None;
@@ -63,7 +63,7 @@ async fn keep_following(pool: &PgPool, hosts: &Hosts, known: &mut Option<Primary
             Ok(Ok(primary)) => {
                 let host = place(&primary.options);
                 tracing::info!(%host, "a pool has found its primary");
-                pool.set_connect_options(primary.options.clone());
+                point(pool, &primary.options);
                 *known = Some(primary);
                 is_missed = false;
             }
@@ -76,12 +76,29 @@ async fn keep_following(pool: &PgPool, hosts: &Hosts, known: &mut Option<Primary
     }
 }
 
-/// Waits until a server can no longer be used, and returns why.
-async fn no_longer(hosts: &Hosts, primary: &mut Primary) -> Unfit {
+/// Gives the pool the host of the primary. Everything else stays as it is now: the service may have
+/// set another password since, perhaps with the host that it read before.
+fn point(pool: &PgPool, primary: &PgConnectOptions) {
+    let present = pool.connect_options();
+    if place(&present) == place(primary) {
+        return;
+    }
+    // The client library cannot turn options of a socket into those of a host.
+    let is_socket = present.get_socket().is_some() || primary.get_socket().is_some();
+    pool.set_connect_options(if is_socket {
+        primary.clone()
+    } else {
+        let moved = (*present).clone().host(primary.get_host()).port(primary.get_port());
+        moved.ssl_mode(primary.get_ssl_mode())
+    });
+}
+
+/// Waits until a server can no longer be used, and returns why. Until then the pool stays with it.
+async fn no_longer(pool: &PgPool, hosts: &Hosts, primary: &mut Primary) -> Unfit {
     loop {
         sleep(LOOK_EVERY).await;
         match timeout(ANSWER_MAX, check(&mut primary.connection, hosts.needs())).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => point(pool, &primary.options),
             Ok(Err(unfit)) => return unfit,
             Err(_) => {
                 return Unfit::Unconnected(std::io::Error::from(std::io::ErrorKind::TimedOut).into());

@@ -34,8 +34,9 @@ async fn leads(url: &str) -> Result<bool, LogError> {
 }
 
 /// Goal: the first host of a list is away. A relay leads at the second one, and so does a pool,
-/// whose task beside it ends with the pool. Oracle: the lease, a row, and the sessions that the
-/// server has of the pool's user.
+/// whose task beside it ends with the pool. Options that a service sets keep everything but their
+/// host. Oracle: the lease, a row, the pool's options, and the sessions that the server has of the
+/// pool's user.
 async fn away(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     assert!(leads(&behind_one_that_is_away(&db.relay_url()?)?).await?);
@@ -48,6 +49,13 @@ async fn away(stage: Stage) -> Outcome {
         Role::Producer.user()
     );
     assert_eq!(db.integer(&of_pool).await?, 2, "a connection, and the session that asks");
+    let port = pool.connect_options().get_port();
+    pool.set_connect_options((*pool.connect_options()).clone().port(1).application_name("renewed"));
+    let is_mended = || async {
+        let present = pool.connect_options();
+        Ok(when(present.get_port() == port && present.get_application_name() == Some("renewed")))
+    };
+    eventually("the pool is at the primary again", is_mended).await?;
     pool.close().await;
     eventually("no session is left", || async { Ok(when(db.integer(&of_pool).await? == 0)) }).await
 }
