@@ -114,7 +114,7 @@ impl Tables {
     #[must_use]
     pub fn place(&self) -> String {
         match self.connect_options("") {
-            Ok(options) => on!(options, options => options.place()),
+            Ok(options) => on!(options, options => options.address()),
             Err(error) => match &self.known {
                 Known::Url(url) => redact::url(url.expose_secret()),
                 Known::Lent(_) => error.to_string(),
@@ -214,7 +214,7 @@ trait Reach: Sized {
     type Options;
 
     /// Returns server, port and name of the database, or the file.
-    fn place(&self) -> String;
+    fn address(&self) -> String;
 
     /// Returns options with the address of the primary that answers: a pool would wait for the
     /// first host and the first address of its name.
@@ -224,7 +224,7 @@ trait Reach: Sized {
 impl Reach for SqliteConnectOptions {
     type Options = Self;
 
-    fn place(&self) -> String {
+    fn address(&self) -> String {
         self.get_filename().display().to_string()
     }
 
@@ -237,7 +237,7 @@ impl Reach for SqliteConnectOptions {
 impl Reach for Hosts {
     type Options = PgConnectOptions;
 
-    fn place(&self) -> String {
+    fn address(&self) -> String {
         let first = self.first();
         let database = first.get_database().unwrap_or_else(|| first.get_username());
         let servers = self.all().iter().map(|host| format!("{}:{}", server(host), host.get_port()));
@@ -346,8 +346,9 @@ mod tests {
     #[test]
     fn a_place_shows_no_secret() {
         assert_eq!(place("postgres://ann:secret@localhost:7/app?sslmode=disable"), "localhost:7/app");
-        let broken = place("postgres://ann:secret@h1,h2/app");
-        assert!(!broken.contains("secret") && broken.contains("h1,h2"), "{broken}");
+        assert_eq!(place("postgres://ann:secret@h1,h2:7/app"), "h1:5432,h2:7/app");
+        let broken = place("postgres://ann:secret@h1,,h2/app");
+        assert!(!broken.contains("secret") && broken.contains("h1,,h2"), "{broken}");
     }
 
     #[test]

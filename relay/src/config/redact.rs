@@ -133,7 +133,7 @@ mod tests {
         let text = "[[pipeline]]\nname='ä'\ndatabase.url = 'postgres://u:s3cret@h/d'\n\
                     kafka.sasl = { username = 'me', password = \"s3crét\" }\n\
                     kafka.properties = { 'ssl.key.password' = 's3cret' }\n\
-                    kafka.sasl.oauth = { client_secret = 's3cret', client_id = 'me' }\n\
+                    other.sasl.oauth = { client_secret = 's3cret', client_id = 'me' }\n\
                     ur1 = 'postgres://u:s3cret@h/d'\npasswrd = 's3cret'\n\
                     database.url_file = 'postgres://u:s3cret@h/d'\n";
         let masked = source(text, &Node::parse(text).ok().unwrap());

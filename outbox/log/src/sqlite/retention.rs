@@ -343,14 +343,16 @@ impl LogRetention for SqliteLog {
         let mut connection = self.connect().await?;
         let over = over(&mut connection, relay).await?;
         let mut discarded = 0;
-        while discard_parked {
-            let part = discard_some(&mut connection, relay, over.as_ref()).await;
-            let part = part.map_err(|error| error.after(discarded))?;
-            if part == 0 {
-                break;
+        if discard_parked {
+            loop {
+                let part = discard_some(&mut connection, relay, over.as_ref()).await;
+                let part = part.map_err(|error| error.after(discarded))?;
+                if part == 0 {
+                    break;
+                }
+                discarded += part;
+                tokio::time::sleep(PAUSE).await;
             }
-            discarded += part;
-            tokio::time::sleep(PAUSE).await;
         }
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
         check_free(&mut tx, relay, over.as_ref()).await.map_err(|error| error.after(discarded))?;

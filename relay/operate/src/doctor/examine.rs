@@ -404,7 +404,7 @@ mod tests {
             .run(r#"INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{"base":"9","progress":null}')"#)
             .await;
         assert_eq!(longest_wait(&sample.pipeline).await, Some(Duration::ZERO));
-        let id = MessageId::floor(OffsetDateTime::now_utc() - DAYS).unwrap();
+        let id = MessageId::derived(OffsetDateTime::now_utc() - DAYS, ["order-7"]).unwrap();
         sample
             .run(&format!(
                 "INSERT INTO outbox_exception (relay, id, message_id, topic, state, fault, attempts) \
