@@ -78,6 +78,11 @@ impl HostPattern {
         Ok(Self { host, port: url.port(), below })
     }
 
+    /// Returns how exact the pattern is: a name before names below one, and then the longer one.
+    pub(super) fn exactness(&self) -> (bool, usize) {
+        (!self.below, self.host.len())
+    }
+
     /// Returns whether the pattern allows a target.
     pub(super) fn allows(&self, target: &Target) -> bool {
         let standard = if target.is_encrypted() { 443 } else { 80 };

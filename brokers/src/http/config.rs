@@ -84,7 +84,8 @@ pub struct Config {
     pub endpoint_header: Option<String>,
     /// The hosts that `endpoint_header` may name, with their secrets: `hooks.example.com`,
     /// `*.example.com` (any name below it), `hooks.example.com:8443`. Without a port, only the port
-    /// of the scheme is allowed.
+    /// of the scheme is allowed. Where several allow a URL, the most exact one has the secrets: a
+    /// name before `*.`, and a longer one before a shorter one.
     pub hosts: BTreeMap<String, AllowedHost>,
     /// `binary` (default) or `structured`, the two forms of CloudEvents over HTTP.
     pub mode: Mode,

@@ -1,5 +1,6 @@
 //! The endpoint that a message goes to.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(super) struct Endpoints {
     default: Option<Arc<Endpoint>>,
     by_topic: HashMap<String, Arc<Endpoint>>,
     header: Option<String>,
+    /// The most exact first: the first one that allows a URL has its secrets.
     hosts: Vec<(HostPattern, Option<Arc<Secrets>>)>,
     allow_plaintext: bool,
 }
@@ -51,11 +53,13 @@ impl Endpoints {
             let setting = format!("http.hosts.{host}.secret_files");
             Some((HostPattern::parse(host).ok()?, secrets(setting, &settings.secret_files)))
         });
+        let mut hosts: Vec<_> = hosts.collect();
+        hosts.sort_by_key(|(pattern, _)| Reverse(pattern.exactness()));
         Self {
             default: config.url.as_ref().and_then(|url| endpoint(url, own)),
             by_topic: by_topic.collect(),
             header: config.endpoint_header.clone(),
-            hosts: hosts.collect(),
+            hosts,
             allow_plaintext: config.allow_plaintext,
         }
     }
@@ -146,6 +150,26 @@ mod tests {
             (endpoint.target.name.as_str(), endpoint.scope),
             ("https://b.example", FaultScope::Message)
         );
+    }
+
+    #[test]
+    fn the_most_exact_host_has_the_secrets() {
+        let mut config = Config::default().endpoint_header("endpoint");
+        for host in ["*.example.com", "*.eu.example.com", "pay.eu.example.com", "pay.example.com"] {
+            let allowed = config::AllowedHost { secret_files: vec![PathBuf::from("/does/not/exist")] };
+            config.hosts.insert(String::from(host), allowed);
+        }
+        let endpoints = Endpoints::new(&config);
+        for (url, host) in [
+            ("https://pay.example.com/x", "pay.example.com"),
+            ("https://other.example.com/x", "*.example.com"),
+            ("https://pay.eu.example.com/x", "pay.eu.example.com"),
+            ("https://other.eu.example.com/x", "*.eu.example.com"),
+        ] {
+            let endpoint = endpoints.of(&message("orders", Some(url))).unwrap();
+            let error = endpoint.secrets.as_ref().unwrap().keys().unwrap_err();
+            assert_eq!(error.setting, format!("http.hosts.{host}.secret_files"), "{url}");
+        }
     }
 
     #[test]
