@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use message::{Fault, PublishError, Topic};
+use message::{Fault, FaultScope, PublishError, Topic};
 
 use super::config::Config;
 use super::endpoints::Endpoint;
@@ -18,9 +18,6 @@ pub(super) struct Blocked {
     pub(super) host: String,
     pub(super) addresses: String,
 }
-
-/// Maximum characters of an answer's body that an error repeats.
-const BODY_CHARS_MAX: usize = 200;
 
 /// The reason why a request failed.
 #[derive(Debug, Clone)]
@@ -52,6 +49,8 @@ pub(super) enum Kind {
     Closed,
     /// The secrets that requests are signed with cannot be read.
     Unsigned,
+    /// The endpoint failed, most often because of this message. The outcome is unknown.
+    Failed,
     /// The endpoint refuses this message.
     Refused,
 }
@@ -59,7 +58,7 @@ pub(super) enum Kind {
 impl Kind {
     /// Returns whether the next message would fail in the same way.
     pub(super) fn is_endpoints(self) -> bool {
-        self != Self::Refused
+        !matches!(self, Self::Refused | Self::Failed)
     }
 }
 
@@ -91,7 +90,9 @@ impl Statuses {
             status if self.stopping.contains(&status) => Kind::Closed,
             408 => Kind::Lost,
             410 => Kind::Gone,
-            425 | 429 | 500.. => Kind::Busy,
+            425 | 429 | 502..=504 => Kind::Busy,
+            // An exception of a handler becomes a 500.
+            500.. => Kind::Failed,
             400..=499 => Kind::Refused,
             // 1xx and 3xx: the message has not arrived where it belongs.
             _ => Kind::Redirected,
@@ -113,14 +114,13 @@ impl Statuses {
 }
 
 impl Failure {
-    /// Returns the failure of an answer. `body` is its beginning.
+    /// Returns the failure of an answer. `said` is what an error says of its body.
     pub(super) fn of_answer(
         kind: Kind,
         status: StatusCode,
-        body: &[u8],
+        said: &str,
         retry_after: Option<Duration>,
     ) -> Self {
-        let said = quoted(body).map(|body| format!(": {body}")).unwrap_or_default();
         Self { kind, text: format!("status {}{said}", status.as_u16()), retry_after }
     }
 
@@ -177,9 +177,10 @@ impl Failure {
                 self.text
             ));
         }
+        let scope = if self.kind.is_endpoints() { endpoint.scope } else { FaultScope::Message };
         PublishError::new(
             self.fault(),
-            endpoint.scope,
+            scope,
             self.reason(&format!("{} of topic {topic}", endpoint.target.name)),
         )
     }
@@ -188,7 +189,7 @@ impl Failure {
     pub(super) fn fault(&self) -> Fault {
         match self.kind {
             Kind::Refused => Fault::Message,
-            Kind::Busy | Kind::Away | Kind::Lost => Fault::Broker,
+            Kind::Busy | Kind::Away | Kind::Lost | Kind::Failed => Fault::Broker,
             Kind::Unverified
             | Kind::Blocked
             | Kind::Redirected
@@ -226,27 +227,18 @@ impl Failure {
                 "the endpoint {endpoint} refuses all messages: {text}; repair its URL, its permissions or its receiver"
             ),
             Kind::Unsigned => format!("requests to the endpoint {endpoint} cannot be signed: {text}"),
+            Kind::Failed => format!(
+                "the endpoint {endpoint} failed on the message: {text}; repair the receiver, or let it answer this message \
+                 with another status"
+            ),
             Kind::Refused => format!("the endpoint {endpoint} refused the message: {text}"),
         }
     }
 }
 
-/// Returns the beginning of a body in quotation marks, on one line; `None` if there is no text.
-fn quoted(body: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(body);
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let line = words.collect::<Vec<_>>().join(" ");
-    let beginning: String = line.chars().take(BODY_CHARS_MAX).collect();
-    let dots = if beginning.len() < line.len() { "…" } else { "" };
-    // A semicolon would begin the remedy.
-    (!line.is_empty()).then(|| format!("\"{}{dots}\"", beginning.replace(';', ",")))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
-
-    use message::FaultScope;
 
     use super::*;
     use crate::http::endpoints::Endpoints;
@@ -281,15 +273,18 @@ mod tests {
             (422, Message, FaultScope::Message),
             (425, Broker, FaultScope::Topic),
             (429, Broker, FaultScope::Topic),
-            (500, Broker, FaultScope::Topic),
-            (501, Broker, FaultScope::Topic),
+            (500, Broker, FaultScope::Message),
+            (501, Broker, FaultScope::Message),
+            (502, Broker, FaultScope::Topic),
             (503, Broker, FaultScope::Topic),
-            (599, Broker, FaultScope::Topic),
-            (999, Broker, FaultScope::Topic),
+            (504, Broker, FaultScope::Topic),
+            (505, Broker, FaultScope::Message),
+            (599, Broker, FaultScope::Message),
+            (999, Broker, FaultScope::Message),
         ] {
             let code = StatusCode::from_u16(status).unwrap();
             assert!(!statuses().confirms(code), "{status}");
-            let error = error(&Failure::of_answer(statuses().kind(code), code, b"why", None));
+            let error = error(&Failure::of_answer(statuses().kind(code), code, ": \"why\"", None));
             assert_eq!((error.fault(), error.scope()), (fault, scope), "{status}");
             assert!(error.to_string().contains(&format!("status {status}: \"why\"")), "{error}");
         }
@@ -334,18 +329,6 @@ mod tests {
         ] {
             assert_eq!(statuses().retry_after(value, now), seconds.map(Duration::from_secs), "{value}");
         }
-    }
-
-    #[test]
-    fn a_body_is_quoted_in_one_short_line_and_is_no_remedy() {
-        let code = StatusCode::BAD_REQUEST;
-        let body = format!("no\r\n\x1b[31m order; call me {}", "x".repeat(9_000));
-        let refused = error(&Failure::of_answer(Kind::Refused, code, body.as_bytes(), None));
-        let text = refused.to_string();
-        assert!(text.len() < 500 && text.contains("status 400: \"no [31m order, call me xxx"), "{text}");
-        assert_eq!(refused.remedy(), Some("correct the message or the receiver"));
-        let silent = error(&Failure::of_answer(Kind::Refused, code, b" \n", None)).to_string();
-        assert!(silent.contains("with status 400; correct"), "{silent}");
     }
 
     #[test]

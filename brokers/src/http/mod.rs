@@ -17,18 +17,20 @@
 //! | `stops.rs` | endpoints that are gone or asked to wait |
 //! | `wire.rs` | message to request and back |
 //! | `fault.rs` | classifies statuses and errors |
+//! | `quote.rs` | the body of an answer in an error, without what no error shows |
 //! | `inspect.rs` | connects to the endpoints, for `relay doctor` |
 //! | `receiver.rs` | [`Verifier`]: the other side, in front of an inbox |
 //!
 //! # Publishing
 //! A message goes to the URL in its `endpoint_header` if that is allowed, or else to the
 //! endpoint of its topic, or else to `url`. The status of the answer decides; its body is only
-//! read so far that an error can quote it. Redirects are not followed, and no proxy is used.
+//! read so far that an error can quote it, if it repeats nothing that no error shows. Redirects are not followed, and no proxy is used.
 //!
 //! | what happens | receipt |
 //! |---|---|
 //! | 2xx, a status of `accepted_statuses` | confirmed |
-//! | 429, 425, 5xx | broker's fault, topic pauses; `Retry-After` is respected within its bound |
+//! | 429, 425, 502, 503, 504 | broker's fault, topic pauses; `Retry-After` is respected within its bound |
+//! | 500, 501, 505 and above | broker's fault with this message: its key waits; outcome unknown |
 //! | no connection | broker's fault, topic pauses; nothing was sent |
 //! | 408, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
 //! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart |
@@ -63,6 +65,7 @@ mod fault;
 mod inspect;
 mod networks;
 mod publisher;
+mod quote;
 mod receiver;
 mod secrets;
 mod send;

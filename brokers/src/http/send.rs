@@ -14,6 +14,7 @@ use super::client::Client;
 use super::config::{Config, Mode};
 use super::endpoints::Endpoint;
 use super::fault::{Failure, Kind, Statuses};
+use super::quote;
 use super::signature;
 use super::stops::{Stop, Stops};
 use super::wire::{self, Record};
@@ -133,7 +134,7 @@ impl Sender {
         if self.statuses.confirms(response.status()) {
             Ok(response)
         } else {
-            Err(Unsent::Failed(self.refusal(response).await))
+            Err(Unsent::Failed(self.refusal(response, message, endpoint).await))
         }
     }
 
@@ -163,7 +164,7 @@ impl Sender {
     }
 
     /// Reads an answer that does not confirm.
-    async fn refusal(&self, response: Response<Incoming>) -> Failure {
+    async fn refusal(&self, response: Response<Incoming>, message: &Message, endpoint: &Endpoint) -> Failure {
         let status = response.status();
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         let kind = self.statuses.kind(status);
@@ -174,7 +175,7 @@ impl Sender {
             .filter(|_| kind == Kind::Busy)
             .and_then(|value| self.statuses.retry_after(value, SystemTime::now()));
         let body = beginning(response, REFUSAL_BYTES_MAX).await;
-        Failure::of_answer(kind, status, &body, retry_after)
+        Failure::of_answer(kind, status, &quote::said(&body, message, &endpoint.target), retry_after)
     }
 }
 

@@ -379,6 +379,47 @@ async fn a_failing_endpoint_is_tried_by_one_request() {
     }
 }
 
+/// Goal: a handler that fails on one message delays only its key: nothing is answered with that
+/// failure, and the endpoint does not count as failing. Oracle: the receipts, and the requests that
+/// are in flight together.
+#[tokio::test]
+async fn a_message_on_which_the_endpoint_fails_delays_only_its_key() {
+    let script = [status("500 Internal Server Error"), status("204 No Content"), status("204 No Content")];
+    let server = Server::start(script).await;
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(1)).await;
+    session.submit((0..3).map(|key| message("orders", &key.to_string()))).await;
+    let error = session.receipt().await.outcome.unwrap_err();
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Message), "{error}");
+    assert!(error.to_string().contains("failed on the message: status 500"), "{error}");
+    for _ in 0..2 {
+        session.receipt().await.outcome.unwrap();
+    }
+    lock(&server.state.script).extend([status("500 Internal Server Error"), Step::Gate, Step::Gate]);
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(2)).await;
+    session.fails(message("orders", "0"), Fault::Broker, FaultScope::Message, "status 500").await;
+    session.submit((1..3).map(|key| message("orders", &key.to_string()))).await;
+    server.after(6).await;
+    server.state.gate.notify_waiters();
+}
+
+/// Goal: no error shows the path of a URL, although the receiver repeats it. Oracle: the error of a
+/// 404 as Express writes it, and of one that repeats the payload.
+#[tokio::test]
+async fn a_body_that_repeats_the_url_or_the_payload_is_not_quoted() {
+    let answer = |body: &str| {
+        Step::Answer(format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+    };
+    let express = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Error</title>\n\
+                   </head>\n<body>\n<pre>Cannot POST /services/T0/s3cret</pre>\n</body>\n</html>\n";
+    let server = Server::start([answer(express), answer("no customer anna-4711")]).await;
+    let mut session = Session::open(&config().url(server.url("/services/T0/s3cret"))).await;
+    let text = "with status 404 and a body that is not shown;";
+    session.fails(message("orders", "a"), Fault::Message, FaultScope::Message, text).await;
+    let mut sent = message("orders", "a");
+    sent.payload = r#"{"customer":"anna-4711"}"#.into();
+    session.fails(sent, Fault::Message, FaultScope::Message, text).await;
+}
+
 #[tokio::test]
 async fn a_url_in_a_message_is_used_if_its_host_is_allowed_and_stops_its_key_only() {
     let server = Server::start([status("503 Service Unavailable")]).await;

@@ -200,7 +200,7 @@ fn percent_encoded(value: &str) -> String {
 
 /// Decodes the value of an attribute: first double quotes, as other senders write them (RFC 9110,
 /// section 5.6.4), then percent signs. What is not encoded stays as it is.
-fn percent_decoded(value: &[u8]) -> String {
+pub(super) fn percent_decoded(value: &[u8]) -> String {
     let unquoted: Vec<u8> = match value {
         [b'"', inner @ .., b'"'] => unescaped(inner),
         value => value.to_vec(),

@@ -1,0 +1,165 @@
+//! Quotes the body of an answer in an error, unless it may repeat what no error shows. Pure.
+//!
+//! Receivers repeat what they got: a framework answers 404 with the path, a validation with the
+//! value. Secrets of a URL and payloads would reach errors, logs and tables with it. So a body is
+//! quoted whole or not at all: not if it has a piece of the URL's path or query, of the payload or
+//! of a header's value, and not if it could have one that is not recognized.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use message::Message;
+
+use super::address::Target;
+use super::wire::percent_decoded;
+
+/// Maximum characters of a body that an error repeats.
+const BODY_CHARS_MAX: usize = 200;
+
+/// A common word of at least so many letters and digits is a piece.
+const WORD_MIN: usize = 3;
+
+/// So many common letters and digits in succession are a piece, whatever is between them.
+const RUN: usize = 6;
+
+/// A longer word may be a token, or something in base64.
+const WORD_MAX: usize = 23;
+
+/// Characters of escapes in JSON, URLs and HTML. Behind them, a piece is not recognized.
+const ESCAPES: [char; 3] = ['\\', '%', '&'];
+
+/// Returns what an error says of a body, behind the status: nothing if it has no text.
+pub(super) fn said(body: &[u8], message: &Message, target: &Target) -> String {
+    let text = String::from_utf8_lossy(body);
+    let shown = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let line = shown.collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        return String::new();
+    }
+    let is_escaped = line.contains(ESCAPES) || words(&line).any(|word| word.chars().count() > WORD_MAX);
+    if is_escaped || Pieces::of(&line).is_in_any(&hidden(message, target)) {
+        return String::from(" and a body that is not shown");
+    }
+    let beginning: String = line.chars().take(BODY_CHARS_MAX).collect();
+    let dots = if beginning.len() < line.len() { "…" } else { "" };
+    // A semicolon would begin the remedy.
+    format!(": \"{}{dots}\"", beginning.replace(';', ","))
+}
+
+/// Returns the texts of which no error shows a piece.
+fn hidden<'a>(message: &'a Message, target: &'a Target) -> Vec<Cow<'a, str>> {
+    let path = target.uri.path_and_query().map_or("", |path| path.as_str());
+    let payload = String::from_utf8_lossy(&message.payload);
+    // The receiver knows the values without their escapes.
+    let unescaped = payload.contains('\\').then(|| serde_json::from_str::<serde_json::Value>(&payload));
+    let unescaped = unescaped.and_then(Result::ok).map(|value| Cow::Owned(value.to_string()));
+    let urls = [Cow::Borrowed(path), Cow::Owned(percent_decoded(path.as_bytes()))];
+    let headers = message.headers.iter().map(|(_, value)| Cow::Borrowed(value));
+    urls.into_iter().chain(headers).chain(unescaped).chain([payload]).collect()
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric())
+}
+
+fn letters(text: &str) -> impl Iterator<Item = char> {
+    text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase)
+}
+
+/// The words and runs of a body, in lower case.
+struct Pieces {
+    words: HashSet<String>,
+    runs: HashSet<[char; RUN]>,
+}
+
+impl Pieces {
+    fn of(text: &str) -> Self {
+        let letters: Vec<char> = letters(text).collect();
+        Self {
+            words: words(text).map(letters_of).collect(),
+            runs: letters.windows(RUN).filter_map(|run| run.try_into().ok()).collect(),
+        }
+    }
+
+    fn is_in_any(&self, texts: &[Cow<str>]) -> bool {
+        texts.iter().any(|text| self.is_word_in(text) || self.is_run_in(text))
+    }
+
+    fn is_word_in(&self, text: &str) -> bool {
+        let mut long = words(text).filter(|word| word.chars().nth(WORD_MIN - 1).is_some());
+        long.any(|word| self.words.contains(&letters_of(word)))
+    }
+
+    fn is_run_in(&self, text: &str) -> bool {
+        // No body has this as a letter.
+        let mut run = [' '; RUN];
+        letters(text).any(|letter| {
+            run.rotate_left(1);
+            let [.., last] = &mut run;
+            *last = letter;
+            self.runs.contains(&run)
+        })
+    }
+}
+
+fn letters_of(word: &str) -> String {
+    letters(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use message::{EventType, Topic};
+
+    use super::*;
+
+    const HIDDEN: &str = " and a body that is not shown";
+
+    fn said_of(body: &str, payload: &'static str) -> String {
+        let mut message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), payload);
+        message.headers.insert("tenant", "Acme-77").unwrap();
+        let target = Target::parse("https://a.example/services/T0/s3cr%65t/k9?token=to%2Fken+two").unwrap();
+        said(body.as_bytes(), &message, &target)
+    }
+
+    #[test]
+    fn a_body_that_repeats_nothing_is_quoted_in_one_short_line_and_is_no_remedy() {
+        let body = format!("no\r\n\x1b[31m order; call me {}", "later ".repeat(1_000));
+        let text = said_of(&body, "{}");
+        assert!(text.len() < 300 && text.starts_with(": \"no [31m order, call me later later"), "{text}");
+        assert!(text.ends_with("…\""), "{text}");
+        assert_eq!(said_of(" \n", "{}"), "");
+        assert_eq!(said_of("no price", r#"{"n":1}"#), ": \"no price\"");
+    }
+
+    /// Goal: no piece of the URL, the payload or a header is quoted, however it is written. Oracle:
+    /// each body is quoted once the piece is another one.
+    #[test]
+    fn a_body_with_a_piece_of_the_url_the_payload_or_a_header_is_not_shown() {
+        let payload = r#"{"card":"4929 1234","name":"M\u00fcller","pin":"907"}"#;
+        for (body, harmless) in [
+            ("<pre>Cannot POST /services/T0/s3cret/k9</pre>", "<pre>Cannot POST</pre>"),
+            ("no route s3cret", "no route sscret"),
+            ("no route S3CR.ET", "no route SSCR.ET"),
+            ("token is wrong", "tokem is wrong"),
+            ("no to/ken two", "no to/kem"),
+            ("card number", "cart number"),
+            ("bad number 49291234", "bad number 49281239"),
+            ("bad number 49-29-12", "bad number 49-2"),
+            ("who is müller?", "who is meier?"),
+            ("907 is wrong", "908 is wrong"),
+            ("unknown: acme", "unknown: acne"),
+        ] {
+            assert_eq!(said_of(body, payload), HIDDEN, "{body}");
+            assert_eq!(said_of(harmless, payload), format!(": \"{harmless}\""));
+        }
+    }
+
+    #[test]
+    fn a_body_in_which_a_piece_could_be_unrecognized_is_not_shown() {
+        for body in
+            ["no route s3cr%65t", "M&uuml;ller", r"who is M\u00fcller", "eyJwaW4iOiI5MDciLCJuYW1lIjoi"]
+        {
+            assert_eq!(said_of(body, "{}"), HIDDEN, "{body}");
+        }
+    }
+}
