@@ -54,14 +54,19 @@ func DerivedID(milliseconds uint64, parts ...string) uuid.UUID {
 	return id
 }
 
+// clean replaces what PostgreSQL does not store in a text: NUL, and bytes that are not UTF-8.
+func clean(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
+}
+
 // Read reads a CloudEvent from the properties of a delivery.
 func Read(delivery amqp.Delivery) Message {
 	events, headers := map[string]string{}, map[string]string{}
 	for name, value := range delivery.Headers {
 		if event, ok := strings.CutPrefix(name, "cloudEvents_"); ok {
-			events[event] = fmt.Sprint(value)
+			events[event] = clean(fmt.Sprint(value))
 		} else {
-			headers[name] = fmt.Sprint(value)
+			headers[clean(name)] = clean(fmt.Sprint(value))
 		}
 	}
 	optional := func(name string) *string {
@@ -71,14 +76,14 @@ func Read(delivery amqp.Delivery) Message {
 		return nil
 	}
 	message := Message{
-		Topic: delivery.RoutingKey, Payload: delivery.Body, Headers: headers,
-		Kind:        cmp.Or(events["type"], delivery.RoutingKey),
-		ContentType: cmp.Or(delivery.ContentType, "application/octet-stream"),
+		Topic: clean(delivery.RoutingKey), Payload: append([]byte{}, delivery.Body...), Headers: headers,
+		Kind:        cmp.Or(events["type"], clean(delivery.RoutingKey)),
+		ContentType: cmp.Or(clean(delivery.ContentType), "application/octet-stream"),
 		Source:      cmp.Or(events["source"], "/unknown"),
 		Key:         optional("subject"), MadeAt: optional("time"),
 	}
 	if id, err := uuid.Parse(cmp.Or(events["id"], delivery.MessageId)); err != nil {
-		message.Problem = err.Error()
+		message.Problem = clean(err.Error())
 	} else if _, ok := events["chunkindex"]; ok {
 		message.Problem = "a chunk of a larger message"
 	} else {
@@ -119,9 +124,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, m Message, handler Handler) (str
 		case conn.IsClosed(): // Not the message's fault.
 			return "", err
 		case errors.As(err, new(Reject)):
-			reason, problem = "rejected", err.Error()
+			reason, problem = "rejected", clean(err.Error())
 		default:
-			reason, problem = "poison", err.Error()
+			reason, problem = "poison", clean(err.Error())
 			attempts := 0
 			count := "SELECT inbox_count_failure($1, $2, $3)"
 			err := conn.QueryRow(ctx, count, consumer, m.ID, problem).Scan(&attempts)
@@ -130,7 +135,7 @@ func Apply(ctx context.Context, conn *pgx.Conn, m Message, handler Handler) (str
 			}
 		}
 	}
-	store := "SELECT inbox_store_dead_letter($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::timestamptz)"
+	store := "SELECT inbox_store_dead_letter($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 	_, err := conn.Exec(ctx, store, consumer, m.ID, m.Topic, m.Kind, m.ContentType, m.Payload, reason, problem,
 		m.Key, m.Headers, m.Source, m.MadeAt)
 	return reason, err
@@ -153,7 +158,7 @@ func Redrive(ctx context.Context, conn *pgx.Conn, handler Handler) (bool, error)
 	if errors.Is(err, pgx.ErrNoRows) && letter == nil {
 		return false, nil
 	} else if err != nil && letter != nil && !conn.IsClosed() {
-		_, err = conn.Exec(ctx, "SELECT inbox_fail_redrive($1, $2, $3)", consumer, letter, err.Error())
+		_, err = conn.Exec(ctx, "SELECT inbox_fail_redrive($1, $2, $3)", consumer, letter, clean(err.Error()))
 	}
 	return true, err
 }

@@ -163,6 +163,25 @@ func TestARefusedMessageBecomesADeadLetter(t *testing.T) {
 	equal(t, applied(t, conn, Read(chunk), Bill), "malformed")
 }
 
+func TestWhatAPeerWritesDoesNotStopTheConsumer(t *testing.T) {
+	conn, long := connect(t), strings.Builder{}
+	// No index of PostgreSQL takes this key, even compressed.
+	for at := range 5_000 {
+		long.WriteRune(rune(0x4e00 + at*7919%20_000))
+	}
+	unknown := fmt.Sprint("customer ", order())
+	fail := func(context.Context, pgx.Tx, Message) error { return Reject{errors.New("no such\x00\xff" + unknown)} }
+	parts := []amqp.Table{{"cloudEvents_time": "yesterday"}, {"cloudEvents_subject": long.String()},
+		{"na\x00me": "a\x00b\xff"}}
+	for _, headers := range parts {
+		bad := amqp.Delivery{RoutingKey: "orders", MessageId: *placed(order(), "ann").ID, Headers: headers}
+		equal(t, applied(t, conn, Read(bad), fail), "rejected")
+	}
+	stored := "SELECT count(*) FROM inbox_dead_letter WHERE consumer = $1 AND error LIKE $2"
+	equal(t, query[int](t, conn, stored, consumer, "no such\ufffd\ufffd"+unknown+"%"), len(parts))
+	equal(t, applied(t, conn, placed(order(), "ann"), Bill), "new")
+}
+
 func TestARedriveTakesEffectOnce(t *testing.T) {
 	conn, number := connect(t), order()
 	message := placed(number, fmt.Sprint("customer-", number))

@@ -55,25 +55,24 @@ def derived_id(milliseconds: int, *parts: str) -> UUID:
     return UUID(bytes=bytes(octets))
 
 
+def clean(text: object) -> str:
+    """Replaces what PostgreSQL does not store in a text: NUL, and half a surrogate pair."""
+    return str(text).replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
 def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
     """Reads a CloudEvent from the properties of a delivery."""
-    arrived = {name: str(value) for name, value in (properties.headers or {}).items()}
+    topic = clean(topic)
+    arrived = {clean(name): clean(value) for name, value in (properties.headers or {}).items()}
     events = {name[12:]: value for name, value in arrived.items() if name.startswith("cloudEvents_")}
     free = {name: value for name, value in arrived.items() if not name.startswith("cloudEvents_")}
     try:
         if "chunkindex" in events:
             raise ValueError("a chunk of a larger message")
-        return Message(
-            topic=topic,
-            payload=payload,
-            id=UUID(events.get("id") or properties.message_id or ""),
-            kind=events.get("type") or topic,
-            content_type=properties.content_type or "application/octet-stream",
-            key=events.get("subject"),
-            source=events.get("source", "/unknown"),
-            made_at=events.get("time"),
-            headers=free,
-        )
+        message_id = UUID(events.get("id") or clean(properties.message_id or ""))
+        content_type = clean(properties.content_type or "application/octet-stream")
+        origin = (events.get("subject"), events.get("source", "/unknown"), events.get("time"))
+        return Message(topic, payload, message_id, events.get("type") or topic, content_type, *origin, free)
     except ValueError as error:
         return Message(topic, payload, headers=arrived, problem=str(error))
 
@@ -113,11 +112,11 @@ def apply(connection: Connection, message: Message, handler: Handler) -> str:
                 return reason
             error = f"the inbox refused it: {reason}"
         except Reject as refusal:
-            reason, error = "rejected", str(refusal)
+            reason, error = "rejected", clean(refusal)
         except Exception as failure:
             if connection.broken:  # Not the message's fault.
                 raise
-            reason, error = "poison", repr(failure)
+            reason, error = "poison", clean(repr(failure))
             failed = "SELECT inbox_count_failure(%s, %s, %s)"
             if one(connection, failed, CONSUMER, message.id, error) < ATTEMPTS_MAX:
                 return "again"
@@ -146,7 +145,7 @@ def redrive(connection: Connection, handler: Handler) -> bool:
     except Exception as error:
         if connection.broken or letter is None:
             raise
-        one(connection, "SELECT inbox_fail_redrive(%s, %s, %s)", CONSUMER, letter, repr(error))
+        one(connection, "SELECT inbox_fail_redrive(%s, %s, %s)", CONSUMER, letter, clean(repr(error)))
     return True
 
 

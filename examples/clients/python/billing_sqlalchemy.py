@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from billing import ATTEMPTS_MAX, Message, Reject, read
+from billing import ATTEMPTS_MAX, Message, Reject, clean, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
 Handler = Callable[[Session, Message], None]
@@ -62,11 +62,11 @@ def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
                 return reason
             error = f"the inbox refused it: {reason}"
         except Reject as refusal:
-            reason, error = "rejected", str(refusal)
+            reason, error = "rejected", clean(refusal)
         except Exception as failure:
             if is_lost(failure):
                 raise
-            reason, error = "poison", repr(failure)
+            reason, error = "poison", clean(repr(failure))
             with sessions.begin() as session:
                 failed = "SELECT inbox_count_failure(:consumer, :id, :error)"
                 attempts = one(session, failed, consumer=CONSUMER, id=message.id, error=error)
@@ -76,7 +76,7 @@ def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
         one(
             session,
             "SELECT inbox_store_dead_letter(:consumer, :id, :topic, :kind, :type, :payload, :reason, :error,"
-            " :key, CAST(:headers AS jsonb), :source, CAST(:made_at AS timestamptz))",
+            " :key, CAST(:headers AS jsonb), :source, :made_at)",
             **content,
             **{"topic": message.topic, "reason": reason, "error": error, "key": message.key},
             **{"headers": json.dumps(message.headers), "made_at": message.made_at},
@@ -101,7 +101,7 @@ def redrive(sessions: Sessions, handler: Handler) -> bool:
             raise
         with sessions.begin() as session:
             failed = "SELECT inbox_fail_redrive(:consumer, :letter, :error)"
-            one(session, failed, consumer=CONSUMER, letter=letter, error=repr(error))
+            one(session, failed, consumer=CONSUMER, letter=letter, error=clean(repr(error)))
     return True
 
 

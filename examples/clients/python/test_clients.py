@@ -21,6 +21,8 @@ from billing import Message, derived_id, read
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 URL = os.environ["DATABASE_URL"]
+# A key that no index of PostgreSQL takes, even compressed.
+LONG = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(5_000))
 
 
 class Client(Protocol):
@@ -184,6 +186,21 @@ def test_a_refused_message_becomes_a_dead_letter(client: Client) -> None:
     assert client.apply(old) == "too_old"
     chunk = read("orders", BasicProperties(headers={"cloudEvents_chunkindex": "0"}), b"part")
     assert client.apply(chunk) == "malformed"
+
+
+def test_what_a_peer_writes_does_not_stop_the_consumer(client: Client) -> None:
+    unknown = f"customer {order()}"
+
+    def fail(tx: Any, message: Message) -> None:
+        raise billing.Reject("no such\0" + unknown)
+
+    for name, value in (("cloudEvents_time", "yesterday"), ("cloudEvents_subject", LONG), ("na\0me", "a\0b")):
+        headers = {"cloudEvents_id": str(placed(order()).id), name: value}
+        bad = read("orders", BasicProperties(headers=headers), b"{}")
+        assert client.apply(bad, fail) == "rejected"
+    stored = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND error LIKE %s"
+    assert query(stored, client.consumer, f"no such\ufffd{unknown}%") == 3
+    assert client.apply(placed(order())) == "new"
 
 
 def test_a_redrive_takes_effect_once(client: Client) -> None:

@@ -7,13 +7,14 @@ use super::reports::Trial;
 const CLIENTS: [&str; 6] = ["python", "sqlalchemy", "typescript", "go", "jdbc", "spring"];
 
 /// The cases that each client has.
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
     "an_enqueue_commits_with_its_transaction",
     "a_redelivery_has_one_effect",
     "a_handler_that_is_killed_leaves_nothing",
     "a_swallowed_error_is_a_failure",
     "a_handler_that_always_fails_becomes_a_dead_letter",
     "a_refused_message_becomes_a_dead_letter",
+    "what_a_peer_writes_does_not_stop_the_consumer",
     "a_redrive_takes_effect_once",
     "the_shared_vectors_hold",
 ];

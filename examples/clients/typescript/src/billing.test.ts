@@ -14,6 +14,7 @@ import {
   placeOrder,
   read,
   redrive,
+  Reject,
   transaction,
   type Message,
 } from "./billing.js";
@@ -138,6 +139,26 @@ test("a_refused_message_becomes_a_dead_letter", async () => {
   assert.equal(await apply(client, { ...message, id: derivedId(1_000, ["old"]) }, bill), "too_old");
   const chunk = read("orders", { headers: { cloudEvents_chunkindex: "0" } } as never, Buffer.from("part"));
   assert.equal(await apply(client, chunk, bill), "malformed");
+});
+
+test("what_a_peer_writes_does_not_stop_the_consumer", async () => {
+  // No index of PostgreSQL takes this key, even compressed.
+  const long = Array.from({ length: 5_000 }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000)));
+  const unknown = `customer ${order()}`;
+  const fail = () => Promise.reject(new Reject(`no such\0${unknown}`));
+  const parts = [
+    { cloudEvents_time: "yesterday" },
+    { cloudEvents_subject: long.join("") },
+    { "na\0me": "a\0b" },
+  ];
+  for (const part of parts) {
+    const headers = { cloudEvents_id: placed(order()).id, ...part };
+    const bad = read("orders", { headers } as never, Buffer.from("{}"));
+    assert.equal(await apply(client, bad, fail), "rejected");
+  }
+  const stored = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = $1 AND error LIKE $2";
+  assert.equal(Number(await query(stored, CONSUMER, `%no such\ufffd${unknown}%`)), 3);
+  assert.equal(await apply(client, placed(order()), bill), "new");
 });
 
 test("a_redrive_takes_effect_once", async () => {

@@ -45,22 +45,25 @@ export function derivedId(milliseconds: number, parts: string[]): string {
   return octets.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
 }
 
+/** Replaces NUL, which PostgreSQL does not store in a text. */
+const clean = (text: unknown) => String(text).replaceAll("\0", "\ufffd");
+
 /** Reads a CloudEvent from the properties of a delivery. */
 export function read(topic: string, properties: Properties, payload: Buffer): Message {
   const [events, headers]: [Texts, Texts] = [{}, {}];
   for (const [name, value] of Object.entries(properties.headers ?? {})) {
-    if (name.startsWith("cloudEvents_")) events[name.slice(12)] = String(value);
-    else headers[name] = String(value);
+    if (name.startsWith("cloudEvents_")) events[name.slice(12)] = clean(value);
+    else headers[clean(name)] = clean(value);
   }
-  const id = events["id"] ?? properties.messageId ?? "";
+  const id = events["id"] ?? clean(properties.messageId ?? "");
   const isId = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
   const problem = "chunkindex" in events ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
   return {
-    topic,
+    topic: clean(topic),
     payload,
     id: problem ? null : id,
-    kind: events["type"] ?? topic,
-    contentType: (properties.contentType as string | undefined) ?? "application/octet-stream",
+    kind: events["type"] ?? clean(topic),
+    contentType: clean(properties.contentType ?? "application/octet-stream"),
     key: events["subject"] ?? null,
     source: events["source"] ?? "/unknown",
     madeAt: events["time"] ?? null,
@@ -109,7 +112,7 @@ export async function apply(client: pg.Client, message: Message, handler: Handle
       if (["new", "duplicate", "dead_letter"].includes(reason)) return reason;
       error = `the inbox refused it: ${reason}`;
     } catch (failure) {
-      error = String(failure);
+      error = clean(failure);
       reason = failure instanceof Reject ? "rejected" : "poison";
       const failed = "SELECT inbox_count_failure($1, $2, $3)";
       const counted = reason === "poison" && (await one(client, failed, [CONSUMER, id, error]));
@@ -135,7 +138,7 @@ export async function redrive(client: pg.Client, handler: Handler): Promise<bool
     });
   } catch (error) {
     if (letter === undefined) throw error;
-    await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, letter, String(error)]);
+    await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, letter, clean(error)]);
     return true;
   }
 }

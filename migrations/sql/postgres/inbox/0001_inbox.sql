@@ -475,6 +475,17 @@ $$;
 COMMENT ON FUNCTION {schema}inbox_fingerprint(text, text, bytea) IS
     'what must not change under one message id';
 
+-- Null for an id that is no UUIDv7, or whose year is after 9999.
+CREATE FUNCTION {schema}inbox_generated_at(message_id uuid) RETURNS timestamptz
+LANGUAGE sql STABLE
+AS $$
+    SELECT to_timestamp(i.millis / 1000.0)
+    FROM (VALUES (('x' || translate(left($1::text, 13), '-', ''))::bit(48)::bigint)) AS i (millis)
+    WHERE get_byte(uuid_send($1), 6) >> 4 = 7 AND get_byte(uuid_send($1), 8) >> 6 = 2 AND i.millis < 253402300800000
+$$;
+COMMENT ON FUNCTION {schema}inbox_generated_at(uuid) IS
+    'when a message id was generated; null when it is none';
+
 -- Answers with a word instead of an error, because an error would abort the transaction in which
 -- the dead letter is stored. The words of a refusal are reasons of dead letters.
 CREATE FUNCTION {schema}inbox_admit(
@@ -492,8 +503,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     print    bytea := {schema}inbox_fingerprint(kind, content_type, payload);
-    made_at  timestamptz := to_timestamp(
-        ('x' || translate(left(message_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0);
+    made_at  timestamptz := {schema}inbox_generated_at(message_id);
     made_on  date := (made_at AT TIME ZONE 'UTC')::date;
     retained timestamptz;
     stored   record;
@@ -501,9 +511,7 @@ BEGIN
     IF print IS NULL OR consumer IS NULL OR message_id IS NULL OR scope IS NULL THEN
         RAISE EXCEPTION 'consumer, message id, kind, content type, payload and scope must not be null'
             USING ERRCODE = 'null_value_not_allowed';
-    ELSIF get_byte(uuid_send(message_id), 6) >> 4 <> 7 OR get_byte(uuid_send(message_id), 8) >> 6 <> 2
-        OR made_at >= '10000-01-01Z'
-    THEN
+    ELSIF made_at IS NULL THEN
         RETURN 'malformed';
     END IF;
     SELECT r.retained_from INTO retained FROM {schema}inbox_retention AS r;
@@ -532,6 +540,10 @@ BEGIN
     SELECT m.fingerprint, m.source, m.dead_letter INTO stored FROM {schema}inbox_message AS m
     WHERE m.message_id = inbox_admit.message_id AND m.consumer = inbox_admit.consumer
         AND m.scope = inbox_admit.scope;
+    -- Its day was forgotten meanwhile: nothing shows that it took effect.
+    IF NOT FOUND THEN
+        RETURN 'too_old';
+    END IF;
     IF stored.fingerprint <> print OR stored.source <> source THEN
         RETURN 'key_reused';
     END IF;
@@ -560,6 +572,10 @@ COMMENT ON FUNCTION {schema}inbox_count_failure(text, uuid, text, text) IS
 
 -- Stores a message for an operator, with the row of inbox_message that stops its copies. A delivery
 -- that comes again is counted. Without a message id a delivery is known by a hash of what arrived.
+--
+-- Nothing that a peer writes into a delivery makes it fail: the consumer would end, get the same
+-- delivery again, and end again. What cannot be a message is kept as a malformed delivery, and a
+-- time that is none is left out.
 CREATE FUNCTION {schema}inbox_store_dead_letter(
     consumer     text,
     message_id   uuid,
@@ -572,7 +588,7 @@ CREATE FUNCTION {schema}inbox_store_dead_letter(
     key          text        DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
     source       text        DEFAULT NULL,
-    made_at      timestamptz DEFAULT NULL,
+    made_at      text        DEFAULT NULL,
     traceparent  text        DEFAULT NULL,
     tracestate   text        DEFAULT NULL,
     origin       text        DEFAULT '',
@@ -583,22 +599,43 @@ SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-    is_message CONSTANT boolean := message_id IS NOT NULL AND reason <> 'malformed';
-    print      CONSTANT bytea := {schema}inbox_fingerprint(kind, content_type, payload);
+    body       CONSTANT bytea := coalesce(payload, '');
+    print      CONSTANT bytea := {schema}inbox_fingerprint(kind, content_type, body);
+    -- The limits of the library. The key is part of an index, which refuses much longer ones.
+    problem    CONSTANT text := CASE
+        WHEN reason = 'malformed' OR message_id IS NULL THEN ''
+        WHEN {schema}inbox_generated_at(message_id) IS NULL THEN format('its id %s is no UUIDv7', message_id)
+        WHEN octet_length(key) > 255 THEN format('its key has %s bytes; the limit is 255', octet_length(key))
+        WHEN octet_length(topic) > 255 THEN format('its topic has %s bytes; the limit is 255', octet_length(topic))
+        WHEN print IS NULL THEN 'it has no kind or no content type'
+    END;
+    is_message CONSTANT boolean := problem IS NULL;
+    -- A delivery that was malformed from the start may carry the id of a good message.
+    counted    CONSTANT uuid := CASE WHEN reason <> 'malformed' THEN message_id END;
     pairs      CONSTANT jsonb := (
-        SELECT coalesce(jsonb_agg(jsonb_build_array(h.key, h.value) ORDER BY h.key COLLATE "C"), '[]')
-        FROM jsonb_each_text(headers) AS h);
+        SELECT coalesce(jsonb_agg(jsonb_build_array(h.key, coalesce(h.value, '')) ORDER BY h.key COLLATE "C"), '[]')
+        FROM jsonb_each_text(nullif(headers, 'null')) AS h);
+    made       timestamptz;
     named      uuid := message_id;
     known_by   bytea := decode(repeat('00', 32), 'hex');
     letter     uuid;
     stored     record;
 BEGIN
-    IF is_message AND print IS NULL OR topic IS NULL OR payload IS NULL OR error IS NULL THEN
-        RAISE EXCEPTION 'topic, payload and error must not be null, nor kind and content type of a message'
+    IF consumer IS NULL OR topic IS NULL OR scope IS NULL OR origin IS NULL THEN
+        RAISE EXCEPTION 'consumer, topic, scope and origin must not be null'
             USING ERRCODE = 'null_value_not_allowed';
     ELSIF reason IS NULL OR reason IN ('held', 'incomplete') THEN
         RAISE EXCEPTION 'a dead letter cannot have the reason %', coalesce(reason, 'null')
             USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- The form of RFC 3339. PostgreSQL would also read "yesterday" and "infinity".
+    IF made_at ~ '^[0-9]{4}-[0-9-]{5}[Tt ][0-9:]{8}([.][0-9]+)?([Zz]|[+-][0-9:]{5})$' THEN
+        BEGIN
+            made := made_at::timestamptz;
+            made := CASE WHEN made < '10000-01-01Z' THEN made END;
+        EXCEPTION WHEN data_exception THEN
+            NULL;
+        END;
     END IF;
     PERFORM set_config('synchronous_commit', 'local', true)
     WHERE current_setting('synchronous_commit') = 'off';
@@ -607,7 +644,7 @@ BEGIN
         known_by := {schema}inbox_fingerprint(coalesce(source, '/unknown'), '', print);
     ELSE
         named := encode(substr({schema}inbox_fingerprint(
-            concat_ws(chr(10), origin, topic, message_id), concat_ws(chr(10), key, pairs), payload), 1, 16), 'hex')::uuid;
+            concat_ws(chr(10), origin, topic, message_id), concat_ws(chr(10), key, pairs), body), 1, 16), 'hex')::uuid;
     END IF;
     INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, key,
         kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, origin)
@@ -621,19 +658,20 @@ BEGIN
         CASE WHEN is_message THEN inbox_store_dead_letter.message_id END, inbox_store_dead_letter.topic,
         inbox_store_dead_letter.key, inbox_store_dead_letter.kind,
         CASE WHEN is_message THEN coalesce(inbox_store_dead_letter.source, '/unknown') ELSE inbox_store_dead_letter.source END,
-        inbox_store_dead_letter.made_at, inbox_store_dead_letter.content_type, pairs,
-        inbox_store_dead_letter.traceparent, inbox_store_dead_letter.tracestate, inbox_store_dead_letter.payload,
-        inbox_store_dead_letter.reason, inbox_store_dead_letter.error,
+        made, inbox_store_dead_letter.content_type, pairs,
+        inbox_store_dead_letter.traceparent, inbox_store_dead_letter.tracestate, body,
+        CASE WHEN is_message THEN inbox_store_dead_letter.reason ELSE 'malformed' END,
+        coalesce(nullif(inbox_store_dead_letter.error, ''), 'no error was given')
+            || coalesce(' (it is malformed: ' || nullif(problem, '') || ')', ''),
         coalesce((SELECT a.attempts FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_store_dead_letter.consumer
-            AND a.scope = inbox_store_dead_letter.scope AND a.message_id = named), 0),
+            AND a.scope = inbox_store_dead_letter.scope AND a.message_id = counted), 0),
         inbox_store_dead_letter.origin)
     ON CONFLICT (consumer, scope, subject, fingerprint) WHERE resolution IS DISTINCT FROM 'discarded' DO UPDATE SET
         deliveries = d.deliveries + 1
     RETURNING d.id INTO letter;
-    IF reason IN ('poison', 'rejected') AND EXISTS (
+    IF is_message AND reason IN ('poison', 'rejected') AND EXISTS (
         SELECT FROM {schema}inbox_day AS d
-        WHERE d.day = (to_timestamp(('x' || translate(left(named::text, 13), '-', ''))::bit(48)::bigint / 1000.0)
-            AT TIME ZONE 'UTC')::date)
+        WHERE d.day = ({schema}inbox_generated_at(named) AT TIME ZONE 'UTC')::date)
     THEN
         INSERT INTO {schema}inbox_message (message_id, consumer, scope, fingerprint, dead_letter, source)
         VALUES (named, inbox_store_dead_letter.consumer, inbox_store_dead_letter.scope, print, letter,
@@ -654,13 +692,14 @@ BEGIN
         END IF;
     END IF;
     DELETE FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_store_dead_letter.consumer
-        AND a.scope = inbox_store_dead_letter.scope AND a.message_id = named;
+        AND a.scope = inbox_store_dead_letter.scope AND a.message_id = counted;
     RETURN letter;
 END
 $$;
 COMMENT ON FUNCTION {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text,
-    timestamptz, text, text, text, text) IS
-    'stores a message for an operator and returns the id of its dead letter; acknowledge the delivery after the commit';
+    text, text, text, text, text) IS
+    'stores a message for an operator and returns the id of its dead letter; acknowledge the delivery after the commit;
+what cannot be a message is stored as malformed, and a time (RFC 3339) that is none as null';
 
 -- Closes the dead letter in advance, in the transaction of the effect: a rollback opens it again.
 CREATE FUNCTION {schema}inbox_take_redrive(consumer text)

@@ -15,12 +15,15 @@ use inbox::{
 };
 use message::{Message, Source, TraceContext};
 use sqlx::{PgConnection, Postgres, Row};
+use time::format_description::well_known::Rfc3339;
+use time::macros::datetime;
 use uuid::Uuid;
 
 tests::cases! { "inbox/functions/{on}/{case}":
     on_postgres {
         library_and_function_admit_a_message_once,
         a_function_refuses_what_the_library_refuses,
+        what_a_peer_writes_can_be_stored,
         a_dead_letter_of_a_function_is_redriven_by_the_library,
         a_redrive_is_taken_in_the_transaction_of_its_effect,
         failures_are_counted_until_the_message_is_admitted,
@@ -54,7 +57,7 @@ async fn store(database: &Database<Postgres>, message: &Message, reason: &str) -
         .bind(message.key.as_ref().map(|key| key.as_str().to_owned()))
         .bind(serde_json::to_string(&message.headers).unwrap())
         .bind(message.source.as_str())
-        .bind(message.time)
+        .bind(message.time.format(&Rfc3339).unwrap())
         .bind(message.trace.as_ref().map(|trace| trace.parent().to_owned()))
         .bind(message.trace.as_ref().and_then(|trace| trace.state().map(str::to_owned)))
         .fetch_one(&database.pool)
@@ -126,6 +129,20 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
     let random: String = sqlx::query_scalar(random).fetch_one(&mut *connection).await.unwrap();
     assert_eq!(random, "malformed");
 
+    // What is neither there nor can be inserted is not a duplicate. A trigger stands for a day that
+    // is forgotten between the two statements of the function.
+    let lost = message("lost");
+    let triggers = [
+        "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE TRIGGER nothing BEFORE INSERT ON inbox_message FOR EACH ROW EXECUTE FUNCTION nothing()",
+    ];
+    for statement in triggers {
+        sqlx::query(statement).execute(&database.admin).await.unwrap();
+    }
+    assert_eq!(admit(&mut connection, &lost).await.unwrap(), "too_old");
+    sqlx::query("DROP FUNCTION nothing CASCADE").execute(&database.admin).await.unwrap();
+    assert_eq!(admit(&mut connection, &lost).await.unwrap(), "new");
+
     // A day that nobody has made is not the message's fault.
     sqlx::query("DELETE FROM inbox_day").execute(&database.admin).await.unwrap();
     let error = admit(&mut connection, &message("today")).await.unwrap_err();
@@ -134,6 +151,52 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
         "SELECT inbox_store_dead_letter('billing', NULL, 'orders', NULL, NULL, 'x', 'held', 'no id')";
     let error = sqlx::query(unknown).execute(&mut *connection).await.unwrap_err();
     assert!(error.to_string().contains("cannot have the reason held"), "{error}");
+}
+
+/// Goal: no delivery stops a consumer because it cannot be stored. Oracle: each one is stored, and
+/// the library reads all of them.
+async fn what_a_peer_writes_can_be_stored(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let store = async |id: Uuid, with: &str| -> DeadLetterId {
+        let statement = format!(
+            "SELECT inbox_store_dead_letter('billing', $1, 'orders', 'order.placed', 'text/plain', 'x', 'poison',
+            'it broke', {with})"
+        );
+        let id = sqlx::query_scalar(sqlx::AssertSqlSafe(statement)).bind(id).fetch_one(&database.pool).await;
+        DeadLetterId(id.unwrap_or_else(|error| panic!("{with}: {error}")))
+    };
+
+    // A time is one or none.
+    for (text, expected) in [
+        ("2026-03-01T12:00:00.123+02:00", Some(datetime!(2026-03-01 10:00:00.123 UTC))),
+        ("yesterday", None),
+        ("infinity", None),
+        ("2026-13-01T00:00:00Z", None),
+        ("9999-12-31T23:59:59-12:00", None),
+    ] {
+        let stored = store(message("x").id.as_uuid(), &format!("made_at => '{text}'")).await;
+        let letter = inbox.dead_letter_by_id(stored).await.unwrap().unwrap();
+        assert_eq!((letter.reason, letter.time), (Reason::Poison, expected), "{text}");
+        assert!(letter.message().is_ok(), "{text}");
+    }
+
+    // What cannot be a message is kept as a malformed delivery. The key is too long for an index,
+    // even compressed.
+    let long = "key => (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i)";
+    let malformed = [
+        (store(message("x").id.as_uuid(), long).await, "its key has 9600 bytes"),
+        (store(Uuid::nil(), "key => 'ann'").await, "is no UUIDv7"),
+    ];
+    for (id, problem) in malformed {
+        let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
+        assert_eq!((letter.reason, letter.message_id), (Reason::Malformed, None));
+        assert!(letter.error.contains("it broke") && letter.error.contains(problem), "{}", letter.error);
+    }
+    let nothing = store(message("x").id.as_uuid(), r#"headers => '{"a": null, "b": "c"}'"#).await;
+    let letter = inbox.dead_letter_by_id(nothing).await.unwrap().unwrap();
+    let expected = [("a", ""), ("b", "c")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(letter.headers, expected);
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), 8);
 }
 
 /// Goal: an operator sees and decides about the dead letter of a consumer in another language as

@@ -88,20 +88,20 @@ public final class JdbcBilling implements Guard {
                 error = "the inbox refused it: " + reason;
             } catch (Message.Reject refusal) {
                 reason = "rejected";
-                error = refusal.getMessage();
+                error = Message.clean(refusal.getMessage());
             } catch (Exception failure) {
                 if (Guard.isLost(failure)) {
                     throw failure;
                 }
                 reason = "poison";
-                error = failure.toString();
+                error = Message.clean(failure);
                 String count = "SELECT inbox_count_failure(?, ?, ?)";
                 if ((Integer) one(connection, count, consumer, m.id(), error) < ATTEMPTS_MAX) {
                     return "again";
                 }
             }
         }
-        String store = "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?::timestamptz)";
+        String store = "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?)";
         one(connection, store, consumer, m.id(), m.topic(), m.kind(), m.contentType(), m.payload(), reason,
                 error, m.key(), JSON.writeValueAsString(m.headers()), m.source(), m.madeAt());
         return reason;
@@ -128,7 +128,7 @@ public final class JdbcBilling implements Guard {
             if (letter[0] == null || Guard.isLost(failure)) {
                 throw failure;
             }
-            one(connection, "SELECT inbox_fail_redrive(?, ?, ?)", consumer, letter[0], failure.toString());
+            one(connection, "SELECT inbox_fail_redrive(?, ?, ?)", consumer, letter[0], Message.clean(failure));
             return true;
         }
     }

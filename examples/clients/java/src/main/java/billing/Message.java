@@ -30,6 +30,11 @@ public record Message(
         }
     }
 
+    /** Replaces what PostgreSQL does not store in a text: NUL, and half a surrogate pair. */
+    static String clean(Object text) {
+        return new String(String.valueOf(text).replace('\0', '\uFFFD').getBytes(UTF_8), UTF_8);
+    }
+
     /** Reads a CloudEvent from the properties of a delivery. */
     public static Message read(String topic, BasicProperties properties, byte[] payload) {
         Map<String, String> events = new TreeMap<>();
@@ -37,13 +42,13 @@ public record Message(
         if (properties.getHeaders() != null) {
             properties.getHeaders().forEach((name, value) -> {
                 boolean isEvent = name.startsWith("cloudEvents_");
-                (isEvent ? events : headers).put(isEvent ? name.substring(12) : name, String.valueOf(value));
+                (isEvent ? events : headers).put(clean(isEvent ? name.substring(12) : name), clean(value));
             });
         }
         UUID id = null;
         String problem = "";
         try {
-            id = UUID.fromString(events.getOrDefault("id", String.valueOf(properties.getMessageId())));
+            id = UUID.fromString(events.getOrDefault("id", clean(properties.getMessageId())));
         } catch (IllegalArgumentException error) {
             problem = error.getMessage();
         }
@@ -53,11 +58,11 @@ public record Message(
         }
         String type = properties.getContentType();
         return new Message(
-                topic,
+                clean(topic),
                 payload,
                 id,
-                events.getOrDefault("type", topic),
-                type == null ? "application/octet-stream" : type,
+                events.getOrDefault("type", clean(topic)),
+                type == null ? "application/octet-stream" : clean(type),
                 events.get("subject"),
                 events.getOrDefault("source", "/unknown"),
                 events.get("time"),

@@ -101,13 +101,13 @@ public class SpringBilling {
                     error = "the inbox refused it: " + reason;
                 } catch (Message.Reject refusal) {
                     reason = "rejected";
-                    error = refusal.getMessage();
+                    error = Message.clean(refusal.getMessage());
                 } catch (Exception failure) {
                     if (Guard.isLost(failure)) {
                         throw failure;
                     }
                     reason = "poison";
-                    error = failure.toString();
+                    error = Message.clean(failure);
                     String count = "SELECT inbox_count_failure(?, ?, ?)";
                     Integer attempts = jdbc.queryForObject(count, Integer.class, CONSUMER, m.id(), error);
                     if (attempts < ATTEMPTS_MAX) {
@@ -116,7 +116,7 @@ public class SpringBilling {
                 }
             }
             String store =
-                    "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?::timestamptz)";
+                    "SELECT inbox_store_dead_letter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?::jsonb, ?, ?)";
             jdbc.queryForObject(store, UUID.class, CONSUMER, m.id(), m.topic(), m.kind(), m.contentType(),
                     m.payload(), reason, error, m.key(), JdbcBilling.JSON.writeValueAsString(m.headers()),
                     m.source(), m.madeAt());
@@ -133,7 +133,7 @@ public class SpringBilling {
                     throw failure;
                 }
                 String failed = "SELECT inbox_fail_redrive(?, ?, ?)";
-                jdbc.queryForList(failed, CONSUMER, letter.get(), failure.toString());
+                jdbc.queryForList(failed, CONSUMER, letter.get(), Message.clean(failure));
                 return true;
             }
         }

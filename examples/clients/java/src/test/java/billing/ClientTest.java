@@ -26,6 +26,7 @@ abstract class ClientTest {
     enum Behaviour {
         BILL,
         FAIL,
+        REJECT,
         SWALLOW,
         KILL
     }
@@ -151,6 +152,26 @@ abstract class ClientTest {
         assertEquals("too_old", apply(changed(Message.derivedId(1_000, "old"), "{}", "ann")));
         var properties = new BasicProperties.Builder().headers(Map.of("cloudEvents_chunkindex", "0"));
         assertEquals("malformed", apply(Message.read("orders", properties.build(), new byte[1])));
+    }
+
+    @Test
+    void whatAPeerWritesDoesNotStopTheConsumer() throws Exception {
+        StringBuilder key = new StringBuilder(); // No index of PostgreSQL takes it, even compressed.
+        for (int at = 0; at < 5_000; at++) {
+            key.append((char) (0x4e00 + at * 7919 % 20_000));
+        }
+        var parts = Map.of("cloudEvents_time", "yesterday", "cloudEvents_subject", key.toString(), "na\0me", "a\0b");
+        String stored =
+                "SELECT count(*) FROM inbox_dead_letter WHERE consumer = ? AND error LIKE 'no such\ufffdcustomer%'";
+        long before = (Long) query(stored, consumer());
+        for (var part : parts.entrySet()) {
+            String id = placed(order(), "ann").id().toString();
+            Map<String, Object> headers = Map.of("cloudEvents_id", id, part.getKey(), part.getValue());
+            var properties = new BasicProperties.Builder().headers(headers).build();
+            assertEquals("rejected", apply(Message.read("orders", properties, new byte[0]), Behaviour.REJECT));
+        }
+        assertEquals(before + parts.size(), query(stored, consumer()));
+        assertEquals("new", apply(placed(order(), "ann")));
     }
 
     @Test

@@ -16,6 +16,7 @@ class JdbcTest extends ClientTest {
         return new JdbcBilling(connection, consumer(), (tx, message) -> {
             switch (behaviour) {
                 case FAIL -> throw new IllegalStateException("the printer burns");
+                case REJECT -> throw new Message.Reject("no such\0customer");
                 case SWALLOW -> {
                     try {
                         JdbcBilling.one(tx, "SELECT 1 / 0");

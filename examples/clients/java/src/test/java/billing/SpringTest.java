@@ -28,6 +28,7 @@ class SpringTest extends ClientTest {
         return new SpringBilling.SpringGuard(inbox, jdbc, (tx, message) -> {
             switch (behaviour) {
                 case FAIL -> throw new IllegalStateException("the printer burns");
+                case REJECT -> throw new Message.Reject("no such\0customer");
                 case SWALLOW -> {
                     try {
                         tx.queryForList("SELECT 1 / 0");
