@@ -461,7 +461,7 @@ COMMENT ON TABLE {schema}inbox_minute IS
 
 -- The guard and the dead letters for consumers that do not have the library. They run with the
 -- caller's rights and write what the library writes, so `relay dead`, `relay verify` and a consumer
--- of the library find the same rows.
+-- of the library find the same rows. Errors are cut to 4,096 characters.
 
 -- Each part after its length: equal texts that are cut differently have different fingerprints.
 CREATE FUNCTION {schema}inbox_fingerprint(kind text, content_type text, payload bytea) RETURNS bytea
@@ -560,7 +560,7 @@ RETURNS integer
 LANGUAGE sql VOLATILE
 AS $$
     INSERT INTO {schema}inbox_attempt AS a (consumer, message_id, scope, attempts, last_error, next_at)
-    VALUES ($1, $2, $4, 1, coalesce(nullif($3, ''), 'no error was given'), clock_timestamp())
+    VALUES ($1, $2, $4, 1, left(coalesce(nullif($3, ''), 'no error was given'), 4096), clock_timestamp())
     ON CONFLICT (consumer, scope, message_id) DO UPDATE SET
         attempts = a.attempts + 1, last_error = EXCLUDED.last_error, next_at = EXCLUDED.next_at,
         first_failed_at = CASE WHEN a.last_error = '' THEN clock_timestamp() ELSE a.first_failed_at END,
@@ -661,7 +661,7 @@ BEGIN
         made, inbox_store_dead_letter.content_type, pairs,
         inbox_store_dead_letter.traceparent, inbox_store_dead_letter.tracestate, body,
         CASE WHEN is_message THEN inbox_store_dead_letter.reason ELSE 'malformed' END,
-        coalesce(nullif(inbox_store_dead_letter.error, ''), 'no error was given')
+        left(coalesce(nullif(inbox_store_dead_letter.error, ''), 'no error was given'), 4096)
             || coalesce(' (it is malformed: ' || nullif(problem, '') || ')', ''),
         coalesce((SELECT a.attempts FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_store_dead_letter.consumer
             AND a.scope = inbox_store_dead_letter.scope AND a.message_id = counted), 0),
@@ -760,7 +760,7 @@ CREATE FUNCTION {schema}inbox_fail_redrive(consumer text, dead_letter uuid, erro
 LANGUAGE sql VOLATILE
 AS $$
     WITH failed AS (
-        UPDATE {schema}inbox_audit AS a SET outcome = coalesce(nullif($3, ''), 'no error was given'),
+        UPDATE {schema}inbox_audit AS a SET outcome = left(coalesce(nullif($3, ''), 'no error was given'), 4096),
             done_at = clock_timestamp()
         WHERE a.consumer = $1 AND a.dead_letter = $2 AND a.done_at IS NULL RETURNING a.seq)
     SELECT EXISTS (SELECT FROM failed)

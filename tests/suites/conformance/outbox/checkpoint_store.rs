@@ -15,7 +15,7 @@ use outbox_log::{
     PageLimit, Parked, PauseScope,
 };
 
-use crate::outbox::rows::insert;
+use crate::outbox::rows::{insert, zeros};
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
 tests::cases! { "outbox/checkpoint_store/{on}/{case}":
@@ -116,7 +116,7 @@ async fn a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored<DB: 
     let mut store = db.checkpoint_store("a").await;
     let (lease, first) = granted(&mut store).await;
     db.run("CREATE TABLE backup AS SELECT relay, cursor FROM outbox_relay").await;
-    insert(db, "topic, payload", "'orders', ''").await;
+    insert(db, "topic, payload", &format!("'orders', {}", zeros::<DB>(1))).await;
     let mut follower = Follower::new(db.reader().await, first.clone());
     assert_eq!(follower.all().await.len(), 1);
     assert_eq!(store.checkpoint(lease.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Held);
