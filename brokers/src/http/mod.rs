@@ -24,7 +24,8 @@
 //! # Publishing
 //! A message goes to the URL in its `endpoint_header` if that is allowed, or else to the
 //! endpoint of its topic, or else to `url`. The status of the answer decides; its body is only
-//! read so far that an error can quote it, if it repeats nothing that no error shows. Redirects are not followed, and no proxy is used.
+//! read so far that an error can quote it, if it repeats nothing that no error shows. Redirects are
+//! not followed, and no proxy is used.
 //!
 //! | what happens | receipt |
 //! |---|---|

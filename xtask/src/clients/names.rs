@@ -73,8 +73,9 @@ mod tests {
         assert!(tally(&trials).failures.is_empty());
         let without_first = tally(&trials[1..]).failures;
         assert_eq!(without_first, ["python/an_enqueue_commits_with_its_transaction: it did not run"]);
+        let expected = trials.len() as u64;
         trials.push(Trial { name: "go/more".to_owned(), failure: Some("broken".to_owned()) });
         let tally = tally(&trials);
-        assert_eq!((tally.passed, tally.failures), (79, vec!["go/more: broken".to_owned()]));
+        assert_eq!((tally.passed, tally.failures), (expected, vec!["go/more: broken".to_owned()]));
     }
 }

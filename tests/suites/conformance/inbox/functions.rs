@@ -129,8 +129,8 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
     let random: String = sqlx::query_scalar(random).fetch_one(&mut *connection).await.unwrap();
     assert_eq!(random, "malformed");
 
-    // What is neither there nor can be inserted is not a duplicate. A trigger stands for a day that
-    // is forgotten between the two statements of the function.
+    // A row that is not there and cannot be inserted is no duplicate. A trigger stands for a day
+    // that is forgotten between the two statements of the function.
     let lost = message("lost");
     let triggers = [
         "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
@@ -180,7 +180,7 @@ async fn what_a_peer_writes_can_be_stored(database: &Database<Postgres>) {
         assert!(letter.message().is_ok(), "{text}");
     }
 
-    // What cannot be a message is kept as a malformed delivery. The key is too long for an index,
+    // A delivery that cannot be a message is kept as malformed. The key is too long for an index,
     // even compressed.
     let long = "key => (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) AS i)";
     let malformed = [
