@@ -61,8 +61,8 @@ impl HostPattern {
     /// The problem.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a host; write hooks.example.com, *.example.com or host:port");
-        let rest = text.strip_prefix("*.");
-        let (below, rest) = (rest.is_some(), rest.unwrap_or(text));
+        let below = text.starts_with("*.");
+        let rest = text.strip_prefix("*.").unwrap_or(text);
         let url = Url::parse(&format!("none://{rest}")).map_err(|_| wrong())?;
         // Of a special scheme, so that the host is normalised as that of an endpoint.
         let normal = Url::parse(&format!("https://{rest}")).map_err(|_| wrong())?;

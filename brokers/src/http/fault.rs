@@ -152,7 +152,7 @@ impl Failure {
         Self { kind: Kind::Lost, text, retry_after: None }
     }
 
-    /// Returns the failure of an endpoint that was told to be gone before.
+    /// Returns the failure of an endpoint that answered earlier that it is gone.
     pub(super) fn gone() -> Self {
         Self { kind: Kind::Gone, text: String::from("it answered with status 410"), retry_after: None }
     }

@@ -20,7 +20,7 @@ use super::stops::{Stop, Stops};
 use super::wire::{self, Record};
 use crate::pending::Pending;
 
-/// How a request names its sender.
+/// The sender that a request names.
 const AGENT: &str = concat!("outbox-relay/", env!("CARGO_PKG_VERSION"));
 
 /// Maximum bytes of an answer's body that are read: of a refusal for its text, and of a success so

@@ -49,7 +49,7 @@ fn read_key(secret: &str) -> Result<Key, String> {
     let bytes =
         STANDARD.decode(encoded).map_err(|_| "the secret is not base64 behind whsec_; copy it again")?;
     if !KEY_BYTES.contains(&bytes.len()) {
-        let (least, most) = (KEY_BYTES.start(), KEY_BYTES.end());
+        let [least, most] = [KEY_BYTES.start(), KEY_BYTES.end()];
         return Err(format!("the secret has {} bytes; it needs {least} to {most}", bytes.len()));
     }
     Ok(Key::from(bytes))

@@ -88,7 +88,8 @@ impl Admin {
 
     /// Gives the client a token for the next request, if it logs in with tokens.
     async fn log_in(&self) -> Result<(), AdminError> {
-        let (client, config) = (Arc::clone(&self.client), self.config.clone());
+        let client = Arc::clone(&self.client);
+        let config = self.config.clone();
         let given = spawn_blocking(move || Login::of(&config, None)?.give(client.inner())).await;
         match given {
             Ok(given) => Ok(given?),
@@ -127,7 +128,8 @@ impl Admin {
     /// [`AdminError::Refused`] when the cluster does not answer.
     pub async fn topics(&self) -> Result<Vec<(String, usize)>, AdminError> {
         self.log_in().await?;
-        let (client, timeout) = (Arc::clone(&self.client), self.config.connect_timeout());
+        let client = Arc::clone(&self.client);
+        let timeout = self.config.connect_timeout();
         let listed = spawn_blocking(move || {
             let metadata = client.inner().fetch_metadata(None, timeout)?;
             let topics = metadata.topics().iter();

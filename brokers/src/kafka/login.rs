@@ -4,10 +4,10 @@
 //! A client's thread asks [`Login::turn`] now and then. The request itself runs on the runtime, so
 //! that thread never waits for it. librdkafka takes the new token for new connections, and for
 //! those that have to authenticate again (KIP-368), which it does when 90 % of a session's lifetime
-//! have passed (2.12.1, `rd_kafka_auth_session`). A failed renewal ends nothing: the client keeps
-//! its token, and the request is repeated. Just before the token expires, the session ends with the
-//! reason: a broker would end its connections around then, and without that reason. rdkafka's own
-//! callback is not used (`oauthbearer`).
+//! have passed (2.12.1, `rd_kafka_broker_start_reauth_timer`). A failed renewal ends nothing: the
+//! client keeps its token, and the request is repeated. Just before the token expires, the session
+//! ends with the reason: a broker would end its connections around then, and without that reason.
+//! rdkafka's own callback is not used (`oauthbearer`).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};

@@ -11,8 +11,8 @@ use crate::places::{OutboxPlace, Places};
 /// Operations of one read of the audit.
 const OPERATIONS: u32 = 200;
 
-/// How far the clock of the process that made a form may be ahead of the database's. No older
-/// operation can have the form.
+/// Maximum time by which the clock of the process that made a form may be ahead of the database's.
+/// Operations that are older than the form by more than this do not come from it.
 const CLOCKS_APART: Duration = Duration::from_secs(3_600);
 
 /// Returns whether a replay has begun by this form, in any process, as the audit says. `form` is a

@@ -27,7 +27,7 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
         section class={ "card sick " (kind) } {
             div class="card-head" {
                 h2 { (title(subject)) }
-                // A single condition is told below.
+                // A single condition is in the list below.
                 @if subject.waits.len() > 1 {
                     @for wait in subject.waits.iter().take(BADGES_MAX) { (tone(kind_of(wait), &badge_text(wait))) }
                 }
