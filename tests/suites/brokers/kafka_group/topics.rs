@@ -60,8 +60,12 @@ pub(crate) async fn made_anew_unnoticed(stage: Stage) -> Outcome {
 async fn remake(group: &Group) -> Outcome {
     let admin = Admin::new(&group.config)?;
     admin.delete_topics(&[&group.topic]).await?;
+    // Deletion ends some time after the answer: until then a broker answers for the old topic.
+    eventually("the old topic is gone", || async {
+        Ok(when(admin.topics().await?.iter().all(|(name, _)| *name != group.topic)))
+    })
+    .await?;
     eventually("the name is free again", || async {
-        // The name stays in use until the deletion is complete.
         let made = admin.create_topics(&[TopicPlan::new(&group.topic, 1)]).await;
         Ok(when(made.is_ok() && admin.topics().await?.contains(&(group.topic.clone(), 1))))
     })
