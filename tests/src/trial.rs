@@ -5,8 +5,8 @@ use std::error::Error;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
-use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 pub use conformance::{Failure, Outcome};
 use futures_util::FutureExt as _;
@@ -110,6 +110,7 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     let _ = NIGHT_NAMES.set(names_at_night(&trials));
     let trials = trials.into_iter().filter(|trial| is_asked_for(cases.as_deref(), trial.kind())).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
+    tell_slowest(&mut SECONDS.lock().unwrap_or_else(PoisonError::into_inner));
     if let Err(problems) = copies::clean_up() {
         eprintln!("{problems}");
         return ExitCode::FAILURE;
@@ -117,7 +118,30 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
     conclusion.exit_code()
 }
 
+/// How long each test of this binary took, beside the others that ran with it.
+static SECONDS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
+
+/// The number of slow tests that are named after a run.
+const SLOWEST: usize = 10;
+
+/// Names the tests that a shorter gate would begin with.
+fn tell_slowest(tests: &mut [(f64, String)]) {
+    tests.sort_by(|one, other| other.0.total_cmp(&one.0));
+    if tests.len() > SLOWEST {
+        println!("the slowest, in seconds:");
+        tests.iter().take(SLOWEST).for_each(|(seconds, name)| println!("{seconds:8.1}  {name}"));
+    }
+}
+
 fn attend<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F) -> Result<(), Failed> {
+    let begun_at = Instant::now();
+    let verdict = carry_out(name, body);
+    let taken = (begun_at.elapsed().as_secs_f64(), name.to_owned());
+    SECONDS.lock().unwrap_or_else(PoisonError::into_inner).push(taken);
+    verdict
+}
+
+fn carry_out<F: Future<Output = Outcome>>(name: &str, body: impl FnOnce(Stage) -> F) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let stage = Stage::new(name)?;
