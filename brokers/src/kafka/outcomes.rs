@@ -204,6 +204,11 @@ impl Outcomes {
         self.wait_until(|| self.outstanding() == 0).await;
     }
 
+    /// Waits until the session is over and everything is answered. Cancel-safe.
+    pub(super) async fn over(&self) {
+        self.wait_until(|| self.failed() && self.outstanding() == 0).await;
+    }
+
     /// Waits until nothing is unconfirmed, or nothing more is confirmed within `patience`.
     /// Cancel-safe.
     pub(super) async fn settled(&self, patience: Duration) {
@@ -374,5 +379,21 @@ mod tests {
         assert!(outcomes.failed());
         let singles = suspects.take().unwrap();
         assert_eq!([(); 4].map(|()| singles.spend()), [true, true, true, false]);
+    }
+
+    /// Goal: a session that fails while nothing is sent is known to be over, and one that still has
+    /// messages in flight is not over before they are answered. Oracle: whether the wait ends.
+    #[test]
+    fn a_session_is_over_when_it_has_failed_and_everything_is_answered() {
+        use futures_util::FutureExt as _;
+        let (receipts, _received) = Receipts::channel();
+        let outcomes = Outcomes::new(receipts, None, Arc::default());
+        let is_over = || outcomes.over().now_or_never().is_some();
+        assert!(!is_over(), "nothing has happened");
+        outcomes.begin();
+        outcomes.fail(Fault::Operator, "the token has expired");
+        assert!(!is_over(), "a message is in flight");
+        outcomes.withdraw();
+        assert!(is_over());
     }
 }

@@ -195,6 +195,13 @@ impl message::Publisher for Publisher {
         }
     }
 
+    async fn ended(&mut self) {
+        match self.session.producer() {
+            Some(producer) => producer.context().over().await,
+            None => std::future::pending().await,
+        }
+    }
+
     async fn close(self: Box<Self>, grace: Duration) {
         if let Some(producer) = self.session.producer() {
             // After the grace period, ending the session makes the remaining outcomes unknown.

@@ -68,7 +68,7 @@ impl Admin {
     /// # Errors
     /// [`SubscriptionError`] when permission is missing.
     pub async fn delete_queue(&self, name: &str) -> Result<(), SubscriptionError> {
-        let url = match queue_url(&self.client, name).await {
+        let url = match queue_url(&self.client, name, None).await {
             Ok(url) => url,
             Err(failure) if failure.kind == Kind::Missing => return Ok(()),
             Err(failure) => return Err(failed(name, &failure)),
@@ -78,7 +78,7 @@ impl Admin {
     }
 
     async fn url(&self, name: &str) -> Result<String, SubscriptionError> {
-        queue_url(&self.client, name).await.map_err(|failure| failed(name, &failure))
+        queue_url(&self.client, name, None).await.map_err(|failure| failed(name, &failure))
     }
 }
 

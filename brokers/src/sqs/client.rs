@@ -13,11 +13,10 @@ use message::loopback::is_loopback;
 use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use secrecy::ExposeSecret;
 
-use super::config::{ACCESS_KEY, Config, SECRET_KEY};
+use super::config::{ACCESS_KEY, Config, SECRET_KEY, SESSION_TOKEN, StaticKey};
 use super::encrypted::{EncryptedOnly, plaintext_host};
 use crate::causes::chain;
 use crate::plaintext;
-use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
@@ -25,7 +24,7 @@ use crate::tls::Tls;
 #[derive(Debug, Clone)]
 pub(super) struct ClientFactory {
     config: Config,
-    key: Option<(Secret, Secret)>,
+    key: Option<StaticKey>,
     destination: String,
 }
 
@@ -62,7 +61,7 @@ impl ClientFactory {
     /// Creates a client and makes sure that it has credentials.
     pub(super) async fn client(&self) -> Result<Client, NoClient> {
         let mut builder = match &self.key {
-            Some((key, secret)) => self.with_static_key(key, secret)?,
+            Some(key) => self.with_static_key(key)?,
             None => self.with_environment().await?,
         };
         if let Some(tls) = &self.config.tls
@@ -98,12 +97,15 @@ impl ClientFactory {
 
     /// Reads nothing from the environment, so that looking up an absent instance role does not
     /// delay the start.
-    fn with_static_key(&self, key: &Secret, secret: &Secret) -> Result<Builder, NoClient> {
+    fn with_static_key(&self, key: &StaticKey) -> Result<Builder, NoClient> {
         let unreadable = |error: InvalidSetting| NoClient(error.to_string());
-        let key = key.load(ACCESS_KEY).map_err(unreadable)?;
-        let secret = secret.load(SECRET_KEY).map_err(unreadable)?;
+        let id = key.id.load(ACCESS_KEY).map_err(unreadable)?;
+        let secret = key.secret.load(SECRET_KEY).map_err(unreadable)?;
+        let session = key.session.as_ref().map(|session| session.load(SESSION_TOKEN));
+        let session = session.transpose().map_err(unreadable)?;
+        let session = session.map(|session| session.expose_secret().to_owned());
         let credentials =
-            Credentials::new(key.expose_secret(), secret.expose_secret(), None, None, "settings");
+            Credentials::new(id.expose_secret(), secret.expose_secret(), session, None, "settings");
         let mut builder = Builder::new()
             .behavior_version(BehaviorVersion::latest())
             .region(self.config.region.clone().map(Region::new))

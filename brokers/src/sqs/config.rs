@@ -49,9 +49,17 @@ pub struct Config {
     pub secret_access_key: Option<SecretString>,
     /// The file that holds the secret of the access key, read on every connect.
     pub secret_access_key_file: Option<PathBuf>,
+    /// The session token of a temporary access key, as AWS STS and Vault issue them.
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
+    pub session_token: Option<SecretString>,
+    /// The file that holds the session token, read on every connect, like the key's two files.
+    pub session_token_file: Option<PathBuf>,
     /// The queue of each topic, by name or URL. A topic that is not listed is the name of its
     /// queue. A name that ends in `.fifo` is a FIFO queue.
     pub queues: BTreeMap<String, String>,
+    /// The AWS account, 12 digits, that owns the queues given by name. Default: the account of the
+    /// credentials. A queue given by URL belongs to the account in its URL.
+    pub queue_owner: Option<String>,
     /// Maximum requests in flight per publishing session, 1 to 256 (default 16). Each carries up to
     /// 10 messages. A request that is not answered within a second counts only for its queue, so
     /// that a silent queue leaves the others alone.
@@ -95,7 +103,10 @@ impl Default for Config {
             access_key_id_file: None,
             secret_access_key: None,
             secret_access_key_file: None,
+            session_token: None,
+            session_token_file: None,
             queues: BTreeMap::new(),
+            queue_owner: None,
             concurrency: 16,
             linger_ms: 2,
             fair_queues: false,
@@ -117,8 +128,8 @@ impl Config {
         SizeLimit { message_bytes_max: self.message_bytes_max, ..SizeLimit::SQS }
     }
 
-    /// Checks every setting. Returns the access key with its secret, if one is configured.
-    pub(super) fn check(&self) -> Result<Option<(Secret, Secret)>, InvalidSetting> {
+    /// Checks every setting. Returns the static access key, if one is configured.
+    pub(super) fn check(&self) -> Result<Option<StaticKey>, InvalidSetting> {
         within("concurrency", self.concurrency, 1..=256)?;
         within("linger_ms", self.linger_ms, 0..=100)?;
         within("message_bytes_max", self.message_bytes_max, 1_024..=1 << 20)?;
@@ -134,6 +145,12 @@ impl Config {
             if !is_url(queue) && !is_queue_name(queue) {
                 return Err(invalid(&format!("queues.{topic}"), NOT_A_QUEUE));
             }
+        }
+        if let Some(owner) = &self.queue_owner
+            && !(owner.len() == 12 && owner.bytes().all(|digit| digit.is_ascii_digit()))
+        {
+            let problem = format!("{owner:?} is no AWS account: it has 12 digits");
+            return Err(invalid("queue_owner", problem));
         }
         self.check_credentials()
     }
@@ -178,12 +195,16 @@ impl Config {
         tls.check_settings("sqs.tls")
     }
 
-    fn check_credentials(&self) -> Result<Option<(Secret, Secret)>, InvalidSetting> {
+    fn check_credentials(&self) -> Result<Option<StaticKey>, InvalidSetting> {
+        let session = (self.session_token.clone(), self.session_token_file.clone());
         let secret = (self.secret_access_key.clone(), self.secret_access_key_file.clone());
         let key = (self.access_key_id.clone().map(SecretString::from), self.access_key_id_file.clone());
         if let (None, None) = key {
-            return match secret {
-                (None, None) => Ok(None),
+            return match (secret, session) {
+                ((None, None), (None, None)) => Ok(None),
+                ((None, None), _) => {
+                    Err(invalid("access_key_id", "missing, although a session token is set"))
+                }
                 _ => Err(invalid("access_key_id", "missing, although a secret is set")),
             };
         }
@@ -197,13 +218,28 @@ impl Config {
                 "missing; a static access key needs it (any name for other servers)",
             ));
         }
-        Ok(Some((key, Secret::from_pair(SECRET_KEY, secret.0, secret.1)?)))
+        let secret = Secret::from_pair(SECRET_KEY, secret.0, secret.1)?;
+        let session = match session {
+            (None, None) => None,
+            (text, file) => Some(Secret::from_pair(SESSION_TOKEN, text, file)?),
+        };
+        Ok(Some(StaticKey { id: key, secret, session }))
     }
 }
 
-/// The settings of the two halves of a static access key.
+/// An access key that is configured, instead of one from the AWS environment.
+#[derive(Debug, Clone)]
+pub(super) struct StaticKey {
+    pub(super) id: Secret,
+    pub(super) secret: Secret,
+    /// Belongs to a temporary key.
+    pub(super) session: Option<Secret>,
+}
+
+/// The settings of the parts of a static access key.
 pub(super) const ACCESS_KEY: &str = "sqs.access_key_id";
 pub(super) const SECRET_KEY: &str = "sqs.secret_access_key";
+pub(super) const SESSION_TOKEN: &str = "sqs.session_token";
 
 /// The problem of a setting that should name a queue but does not.
 const NOT_A_QUEUE: &str = "is neither a URL nor a queue name: 1 to 80 letters, digits, - and _, with .fifo at the end for a FIFO queue";
@@ -260,6 +296,9 @@ mod tests {
             (r#"{"access_key_id": "a", "secret_access_key": "s"}"#, "sqs.region"),
             (r#"{"access_key_id": "a", "region": "r"}"#, "sqs.secret_access_key"),
             (r#"{"access_key_id": "a", "access_key_id_file": "/a", "region": "r"}"#, "sqs.access_key_id"),
+            (r#"{"session_token": "t"}"#, "sqs.access_key_id"),
+            (r#"{"queue_owner": "12345678901"}"#, "sqs.queue_owner"),
+            (r#"{"queue_owner": "12345678901x"}"#, "sqs.queue_owner"),
         ] {
             let config: Config = serde_json::from_str(json).unwrap();
             assert_eq!(config.check().unwrap_err().setting, setting, "{json}");
@@ -268,7 +307,8 @@ mod tests {
 
     #[test]
     fn debug_prints_no_secret() {
-        let config = Config { secret_access_key: Some("s3cret".to_owned().into()), ..Config::default() };
+        let secret = || Some("s3cret".to_owned().into());
+        let config = Config { secret_access_key: secret(), session_token: secret(), ..Config::default() };
         assert!(!format!("{config:?}").contains("s3cret"));
     }
 

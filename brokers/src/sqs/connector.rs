@@ -57,7 +57,7 @@ impl message::Connector for Connector {
             linger: Duration::from_millis(self.config.linger_ms),
             batch_bytes_max: self.config.message_bytes_max,
         };
-        let queues = Queues::new(self.config.queues.clone());
+        let queues = Queues::of_config(&self.config);
         let sender = Sender { client, queues, answers: Answers::default() };
         Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
     }

@@ -72,7 +72,7 @@ enum Count {
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<QueueFacts>, InspectError> {
     let factory = ClientFactory::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     let client = factory.client().await.map_err(message::SubscriptionError::from)?;
-    let queues = Queues::new(config.queues.clone());
+    let queues = Queues::of_config(config);
     let mut inspected = Vec::new();
     for topic in topics {
         let facts = look(&client, &queues, queues.of(topic)).await;
@@ -89,7 +89,7 @@ async fn look(client: &Client, queues: &Queues, queue: &str) -> Result<QueueFact
         facts.redrive = redrive(policy);
     }
     if let Some(redrive) = &mut facts.redrive
-        && let Ok(url) = queue_url(client, &redrive.queue).await
+        && let Ok(url) = queue_url(client, &redrive.queue, queues.owner()).await
         && let Ok(attributes) = self::attributes(client, &url).await
     {
         redrive.retention = seconds(&attributes, &Name::MessageRetentionPeriod);

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use aws_sdk_sqs::Client;
 
-use super::config::{is_queue_name, is_url};
+use super::config::{Config, is_queue_name, is_url};
 use super::fault::Failure;
 
 /// Maximum number of URLs that are remembered. With more queues, some are looked up again.
@@ -15,12 +15,18 @@ const URLS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Queues {
     by_topic: BTreeMap<String, String>,
+    /// The account of the queues that are given by name.
+    owner: Option<String>,
     urls: Mutex<HashMap<String, String>>,
 }
 
 impl Queues {
-    pub(super) fn new(by_topic: BTreeMap<String, String>) -> Self {
-        Self { by_topic, urls: Mutex::new(HashMap::new()) }
+    pub(super) fn of_config(config: &Config) -> Self {
+        Self {
+            by_topic: config.queues.clone(),
+            owner: config.queue_owner.clone(),
+            urls: Mutex::new(HashMap::new()),
+        }
     }
 
     /// Returns the name or URL of the queue of a topic.
@@ -36,9 +42,14 @@ impl Queues {
         if let Some(url) = self.lock().get(queue) {
             return Ok(url.clone());
         }
-        let url = queue_url(client, queue).await?;
+        let url = queue_url(client, queue, self.owner()).await?;
         self.remember(queue, &url);
         Ok(url)
+    }
+
+    /// Returns the configured account of the queues that are given by name.
+    pub(super) fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
     }
 
     fn remember(&self, queue: &str, url: &str) {
@@ -61,13 +72,15 @@ impl Queues {
     }
 }
 
-/// Asks SQS for the URL of a queue.
-pub(super) async fn queue_url(client: &Client, queue: &str) -> Result<String, Failure> {
+/// Asks SQS for the URL of a queue, which belongs to the account of the credentials unless an
+/// owner is given.
+pub(super) async fn queue_url(client: &Client, queue: &str, owner: Option<&str>) -> Result<String, Failure> {
     if !is_queue_name(queue) {
         let problem = "cannot be the name of a queue: it has 1 to 80 letters, digits, - and _";
         return Err(Failure::of_code("QueueDoesNotExist", &format!("{queue:?} {problem}"), true));
     }
-    let found = client.get_queue_url().queue_name(queue).send().await;
+    let found = client.get_queue_url().queue_name(queue);
+    let found = found.set_queue_owner_aws_account_id(owner.map(str::to_owned)).send().await;
     let found = found.map_err(|error| Failure::of_request(&error))?;
     found.queue_url.ok_or_else(|| Failure::of_code("InternalError", "the answer has no queue URL", false))
 }
@@ -89,7 +102,8 @@ mod tests {
     #[test]
     fn a_topic_is_its_queue_unless_another_one_is_named() {
         let url = "https://sqs.eu-central-1.amazonaws.com/1/orders.fifo";
-        let queues = Queues::new(BTreeMap::from([(String::from("order.placed"), String::from(url))]));
+        let by_topic = BTreeMap::from([(String::from("order.placed"), String::from(url))]);
+        let queues = Queues::of_config(&Config::default().queues(by_topic));
         assert_eq!((queues.of("order.placed"), queues.of("bills")), (url, "bills"));
         assert!(is_fifo(url) && !is_fifo("bills"));
         assert_eq!((queue_name(url), queue_name("bills")), ("orders.fifo", "bills"));
@@ -97,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_urls_that_are_remembered_are_bounded() {
-        let queues = Queues::new(BTreeMap::new());
+        let queues = Queues::of_config(&Config::default());
         for number in 0..3 * URLS_MAX {
             queues.remember(&format!("orders-{number}"), "https://sqs/1/orders");
             assert!(queues.lock().len() <= URLS_MAX);

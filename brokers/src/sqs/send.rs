@@ -230,4 +230,41 @@ mod tests {
         assert_eq!(asked.load(Ordering::Relaxed), THROTTLED + 1);
         server.abort();
     }
+
+    /// Goal: a temporary key is used with its session token, which an agent replaces in its file,
+    /// and queues that are given by name are looked up in their owner's account. Oracle: the
+    /// requests to the test's own server.
+    #[tokio::test]
+    async fn a_session_token_and_the_owner_of_the_queues_reach_sqs() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let (requests, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let url = endpoint.clone();
+        let server = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                requests.send(read(&mut stream).await.unwrap()).unwrap();
+                answer(&mut stream, "200 OK", &format!(r#"{{"QueueUrl":"{url}/orders"}}"#)).await.unwrap();
+            }
+        });
+        let file = std::env::temp_dir().join(format!("{}-session", uuid::Uuid::now_v7()));
+        let config = Config::default()
+            .region("r".to_owned())
+            .endpoint_url(endpoint)
+            .access_key_id("a".to_owned())
+            .secret_access_key(secrecy::SecretString::from("s"))
+            .session_token_file(file.clone())
+            .queue_owner("000000000007".to_owned());
+        for token in ["first-session", "second-session"] {
+            std::fs::write(&file, token).unwrap();
+            let _publisher = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.unwrap();
+            let probe = told.recv().await.unwrap();
+            assert!(probe.contains(&format!("x-amz-security-token: {token}")), "{probe}");
+        }
+        let client = super::super::client::ClientFactory::new(&config).unwrap().client().await.unwrap();
+        Queues::of_config(&config).url(&client, "orders").await.unwrap();
+        let lookup = told.recv().await.unwrap();
+        assert!(lookup.contains(r#""queueownerawsaccountid":"000000000007""#), "{lookup}");
+        std::fs::remove_file(file).unwrap();
+        server.abort();
+    }
 }

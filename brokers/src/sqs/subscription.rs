@@ -32,6 +32,7 @@ static TOKENS: AtomicU64 = AtomicU64::new(1);
 pub struct Subscriber {
     factory: ClientFactory,
     queue: String,
+    queue_owner: Option<String>,
     visibility_timeout_secs: u32,
     poll_wait: Duration,
     receive_concurrency: usize,
@@ -58,6 +59,7 @@ impl Subscriber {
             poll_wait: Duration::from_secs(config.poll_wait_secs.into()),
             receive_concurrency: config.receive_concurrency,
             queue,
+            queue_owner: config.queue_owner.clone(),
             origin,
         })
     }
@@ -74,7 +76,7 @@ impl Subscriber {
         let url = if is_url(&self.queue) {
             self.queue.clone()
         } else {
-            queue_url(&client, &self.queue).await.map_err(failed)?
+            queue_url(&client, &self.queue, self.queue_owner.as_deref()).await.map_err(failed)?
         };
         Ok(Box::new(SqsSubscription {
             lag: lag::watch(client.clone(), url.clone(), &name, &self.origin),

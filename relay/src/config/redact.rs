@@ -12,7 +12,9 @@ pub(crate) fn is_secret(path: &[&str]) -> bool {
         // Any property of librdkafka may be a secret.
         [.., "kafka", "properties", _] => true,
         ["otlp", "headers", ..] => true,
-        [.., last] => matches!(*last, "password" | "client_secret" | "secret_access_key" | "token"),
+        [.., last] => {
+            matches!(*last, "password" | "client_secret" | "secret_access_key" | "session_token" | "token")
+        }
         [] => false,
     }
 }
