@@ -8,6 +8,7 @@
 //! | [`change`] | finds out whether a change touches only documents |
 //! | [`programs`] | builds the test programs and says where they are |
 //! | [`suites`] | runs test programs and counts what they report |
+//! | [`memory`] | a folder in memory for the files of the gate's tests |
 //! | [`outcome`] | the outcome of a check, in a file that crosses processes |
 //! | [`results`] | the outcomes of the checks of a run, in a file that a later run continues |
 //! | [`runner`] | runs checks as processes of their own, several at once, each with a log |
@@ -17,6 +18,7 @@
 mod change;
 pub(crate) mod gate;
 mod list;
+mod memory;
 pub(crate) mod night;
 mod outcome;
 mod programs;

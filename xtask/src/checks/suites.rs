@@ -1,6 +1,7 @@
 //! Runs test programs against the real components and counts what they report.
 
 use super::{
+    memory::Memory,
     outcome::Outcome,
     programs::{Programs, TestProgram},
 };
@@ -53,11 +54,15 @@ pub(super) fn run(
     wanted: impl Fn(&TestProgram) -> bool,
 ) -> Result<Outcome, String> {
     let programs = Programs::of_this_run()?;
+    let memory = (options.cases == Cases::Gate).then(Memory::new).flatten();
     let mut suites = Suites::default();
     let mut has_run = false;
     for program in programs.tests.iter().filter(|program| wanted(program)) {
         has_run = true;
         let mut command = command(program, &programs, options);
+        if let Some(memory) = &memory {
+            command.env("TMPDIR", memory.path());
+        }
         backends.hand_over(&mut command)?;
         let file = program.file.display();
         let headline = format!("     Running unittests {} ({file})", program.source.display());
