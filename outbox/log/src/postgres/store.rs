@@ -326,15 +326,6 @@ fn one_plan() -> Vec<(&'static str, String)> {
     off.chain([("plan_cache_mode", String::from("force_generic_plan"))]).collect()
 }
 
-/// Returns the parameters of a session that a relay keeps open: its plans, and no limit for idle
-/// sessions (PostgreSQL 14). Such a limit is meant for forgotten sessions of services. The relay's
-/// session is idle between two renewals of the lease, and each renewal would find it ended.
-fn kept_open() -> Vec<(&'static str, String)> {
-    let mut parameters = one_plan();
-    parameters.push(("idle_session_timeout", String::from("0")));
-    parameters
-}
-
 fn millis(limit: Duration) -> String {
     limit.as_millis().to_string()
 }
@@ -347,7 +338,7 @@ impl LogStore for PostgresLog {
 
     async fn reader(&self, relay: &RelayName) -> Result<Box<dyn LogReader>, LogError> {
         let mut connection = self.connect(&process_name("reads", relay)).await?;
-        configure(&mut connection, &kept_open()).await?;
+        configure(&mut connection, &one_plan()).await?;
         let sql = Sql {
             statements: self.statements.clone(),
             questions: facts::Statements::new(self.options.schema.as_ref()),
@@ -365,7 +356,7 @@ impl LogStore for PostgresLog {
     ) -> Result<Box<dyn CheckpointStore>, LogError> {
         // The application name until it takes the lease, so that `admin` can count it.
         let mut connection = self.connect(&process_name("standby", relay)).await?;
-        let mut parameters = kept_open();
+        let mut parameters = one_plan();
         parameters.extend([
             ("lock_timeout", millis(self.options.call_timeout / 2)),
             ("idle_in_transaction_session_timeout", millis(self.options.call_timeout)),
