@@ -66,6 +66,12 @@ impl Fields {
         self.exact(name).trim()
     }
 
+    /// Returns the first value of a name unchanged, if it is not empty. Names of messages are
+    /// compared exactly, and may begin or end with a space.
+    pub(crate) fn name(&self, name: &str) -> Option<String> {
+        Some(self.exact(name)).filter(|text| !text.is_empty()).map(str::to_owned)
+    }
+
     /// Returns the first value of a name, if it is not empty.
     pub(crate) fn given(&self, name: &str) -> Option<String> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(str::to_owned)
@@ -151,6 +157,7 @@ mod tests {
         let fields = Fields(vec![("key".into(), " order 7 ".into()), ("key".into(), "other".into())]);
         assert_eq!((fields.exact("key"), fields.text("key")), (" order 7 ", "order 7"));
         assert_eq!((fields.exact("none"), fields.text("none")), ("", ""));
+        assert_eq!((fields.name("key").as_deref(), fields.name("none")), (Some(" order 7 "), None));
     }
 
     #[test]
