@@ -190,9 +190,9 @@ mod tests {
         assert_eq!(line.waits(), []);
     }
 
-    /// Goal: messages that follow automatically are not counted among those that an operator decides
-    /// about. Oracle: the conditions of a consumer that holds keys, within and at the limit of the
-    /// count.
+    /// Goal: messages that follow automatically are not counted among those that an operator
+    /// decides about. Oracle: the conditions of a consumer that holds keys, within and at the limit
+    /// of the count.
     #[test]
     fn held_messages_of_a_consumer_need_no_decision() {
         let told = |dead, held| {

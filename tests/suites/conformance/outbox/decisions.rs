@@ -164,8 +164,9 @@ async fn park_many<DB: TestDialect>(db: &Database<DB>) {
 
 /// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
 /// keeps its progress. Between two parts, the relay does not begin without what is discarded.
-/// Oracle: the entries left after a call whose third part fails, and after the next call; the answer
-/// to the relay's request for the lease. A relay that leads again a minute later loses nothing more.
+/// Oracle: the entries left after a call whose third part fails, and after the next call; the
+/// answer to the relay's request for the lease. A relay that leads again a minute later loses
+/// nothing more.
 async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
     let mut main = Relay::new(db, &relay()).await;
     main.pass(&[]).await;
