@@ -6,7 +6,7 @@ use migrations::Backend;
 use migrations::query::Row;
 use uuid::Uuid;
 
-use crate::activity::{ActivityRow, ConsumerCounts, Counts};
+use crate::activity::{ActivityRow, ConsumerCounts, Counts, LetterRow};
 use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
 use crate::comparison::Stored;
@@ -237,6 +237,15 @@ pub(crate) fn known_attempt<DB: Backend>(row: &Row<DB>) -> Result<Known> {
 
 pub(crate) fn activity<DB: Backend>(row: &Row<DB>) -> Result<ActivityRow> {
     Ok(ActivityRow { consumer: row.get("consumer")?, count: row.get("counted")?, at: row.get("at")? })
+}
+
+pub(crate) fn letters<DB: Backend>(row: &Row<DB>) -> Result<LetterRow> {
+    Ok(LetterRow {
+        consumer: row.get("consumer")?,
+        dead: row.get("counted")?,
+        dead_since: row.get("at")?,
+        held: row.get("held")?,
+    })
 }
 
 pub(crate) fn counts<DB: Backend>(row: &Row<DB>) -> Result<ConsumerCounts> {

@@ -55,11 +55,19 @@ pub(crate) struct ActivityRow {
     pub(crate) at: Option<OffsetDateTime>,
 }
 
+/// The open dead letters of one consumer, with the first time among those that are not held.
+pub(crate) struct LetterRow {
+    pub(crate) consumer: String,
+    pub(crate) dead: u64,
+    pub(crate) dead_since: Option<OffsetDateTime>,
+    pub(crate) held: u64,
+}
+
 /// The rows of three tables.
 pub(crate) struct ActivityRows {
     pub(crate) applied: Vec<ActivityRow>,
     pub(crate) failing: Vec<ActivityRow>,
-    pub(crate) dead: Vec<ActivityRow>,
+    pub(crate) letters: Vec<LetterRow>,
 }
 
 #[cfg(test)]

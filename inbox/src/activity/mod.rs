@@ -14,7 +14,7 @@ use crate::dialect::Dialect;
 use crate::inbox::Inbox;
 use crate::store_error::StoreError;
 pub use counts::Counts;
-pub(crate) use counts::{ActivityRow, ActivityRows, ConsumerCounts, Tally};
+pub(crate) use counts::{ActivityRow, ActivityRows, ConsumerCounts, LetterRow, Tally};
 pub(crate) use minutes::STORE_EVERY;
 
 /// Maximum number of rows counted: of applied messages in all, and of a consumer's failures and
@@ -37,10 +37,12 @@ pub struct Activity {
     pub retrying: u64,
     /// The earliest first failure among them.
     pub failing_since: Option<OffsetDateTime>,
-    /// Open dead letters.
+    /// Open dead letters, without the held ones.
     pub dead: u64,
     /// When the oldest of them was dead-lettered.
     pub dead_since: Option<OffsetDateTime>,
+    /// Messages that are held behind a dead letter of their key, and follow it automatically.
+    pub held: u64,
     /// Deliveries that its processes counted within the period.
     pub counted: Counts,
 }
@@ -87,7 +89,12 @@ fn by_consumer(rows: ActivityRows) -> BTreeMap<String, Activity> {
     };
     set(rows.applied, |it, count, at| (it.applied, it.last_applied_at) = (count, at));
     set(rows.failing, |it, count, at| (it.retrying, it.failing_since) = (count, at));
-    set(rows.dead, |it, count, at| (it.dead, it.dead_since) = (count, at));
+    for LetterRow { consumer, dead, dead_since, held } in rows.letters {
+        let activity = of(&mut all, consumer);
+        activity.dead = dead;
+        activity.dead_since = dead_since;
+        activity.held = held;
+    }
     all
 }
 
@@ -115,8 +122,8 @@ mod tests {
     fn a_consumer_that_only_fails_is_listed_too() {
         let at = Some(OffsetDateTime::UNIX_EPOCH);
         let row = |consumer: &str, count, at| vec![ActivityRow { consumer: consumer.into(), count, at }];
-        let rows =
-            ActivityRows { applied: row("b", 3, at), failing: row("a", 1, at), dead: row("b", 2, None) };
+        let letters = vec![LetterRow { consumer: "b".into(), dead: 2, dead_since: at, held: 7 }];
+        let rows = ActivityRows { applied: row("b", 3, at), failing: row("a", 1, at), letters };
         let mut all = by_consumer(rows);
         let counted = |consumer: &str, applied, duplicates| ConsumerCounts {
             consumer: consumer.into(),
@@ -127,6 +134,7 @@ mod tests {
         let told: Vec<_> =
             all.values().map(|it| (&it.consumer[..], it.applied, it.retrying, it.dead)).collect();
         assert_eq!(told, [("a", 0, 1, 0), ("b", 3, 0, 2), ("c", 0, 0, 0)]);
+        assert_eq!((all["b"].dead_since, all["b"].held), (at, 7));
         let rates: Vec<_> = all.values().map(Activity::duplicate_rate).collect();
         assert_eq!(rates, [None, Some(0.25), Some(1.0)]);
     }
@@ -139,7 +147,7 @@ mod tests {
         let at = |minutes: i64| Some(OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minutes));
         let row = |consumer: &str, count, at| ActivityRow { consumer: consumer.into(), count, at };
         let applied = vec![row("fast", 200_000, at(3)), row("by hand", 7, at(59))];
-        let mut all = by_consumer(ActivityRows { applied, failing: Vec::new(), dead: Vec::new() });
+        let mut all = by_consumer(ActivityRows { applied, failing: Vec::new(), letters: Vec::new() });
         let counted = |consumer: &str, applied, last_applied_at| ConsumerCounts {
             consumer: consumer.into(),
             counts: Counts { applied, duplicates: 0 },

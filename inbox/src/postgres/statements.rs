@@ -136,14 +136,16 @@ migrations::statements! {
                 SELECT a.first_failed_at FROM {schema}inbox_attempt AS a WHERE a.consumer = w.name \
                 AND a.last_error <> '' ORDER BY a.scope, a.message_id LIMIT $1) AS failing) AS f \
         WHERE f.counted > 0 ORDER BY w.name";
-    /// As `activity_attempts`, by the index of open dead letters: the oldest of each consumer.
+    /// As `activity_attempts`, by the index of open dead letters: the oldest of each consumer. Held
+    /// ones need no operator, so they are counted separately.
     activity_letters = "WITH RECURSIVE whose (name) AS ( \
         (SELECT consumer FROM {schema}inbox_dead_letter WHERE resolution IS NULL ORDER BY consumer LIMIT 1) UNION ALL \
         SELECT n.consumer FROM whose AS w CROSS JOIN LATERAL (SELECT consumer FROM {schema}inbox_dead_letter AS d \
             WHERE d.resolution IS NULL AND d.consumer > w.name ORDER BY d.consumer LIMIT 1) AS n) \
-        SELECT w.name AS consumer, o.counted, o.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
-            SELECT count(*) AS counted, min(dead_at) AS at FROM ( \
-                SELECT d.dead_at FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name \
+        SELECT w.name AS consumer, o.counted, o.held, o.at FROM (SELECT name FROM whose LIMIT 1000) AS w CROSS JOIN LATERAL ( \
+            SELECT count(*) FILTER (WHERE reason <> 'held') AS counted, count(*) FILTER (WHERE reason = 'held') AS held, \
+                min(dead_at) FILTER (WHERE reason <> 'held') AS at FROM ( \
+                SELECT d.reason, d.dead_at FROM {schema}inbox_dead_letter AS d WHERE d.consumer = w.name \
                 AND d.resolution IS NULL ORDER BY d.id LIMIT $1) AS open) AS o \
         ORDER BY w.name";
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \

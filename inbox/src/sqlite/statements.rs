@@ -86,10 +86,12 @@ migrations::statements! {
         SELECT (SELECT consumer FROM inbox_dead_letter WHERE resolution IS NULL ORDER BY consumer LIMIT 1) UNION ALL \
         SELECT (SELECT consumer FROM inbox_dead_letter WHERE resolution IS NULL AND consumer > w.name ORDER BY consumer LIMIT 1) \
         FROM whose AS w WHERE w.name IS NOT NULL LIMIT 1000) \
-        SELECT name AS consumer, (SELECT count(*) FROM (SELECT 1 FROM inbox_dead_letter WHERE consumer = name \
-            AND resolution IS NULL LIMIT $1)) AS counted, \
-        (SELECT min(dead_at) FROM (SELECT dead_at FROM inbox_dead_letter WHERE consumer = name \
-            AND resolution IS NULL ORDER BY id LIMIT $1)) AS at \
+        SELECT name AS consumer, (SELECT count(*) FILTER (WHERE reason <> 'held') FROM (SELECT reason FROM \
+            inbox_dead_letter WHERE consumer = name AND resolution IS NULL ORDER BY id LIMIT $1)) AS counted, \
+        (SELECT count(*) FILTER (WHERE reason = 'held') FROM (SELECT reason FROM \
+            inbox_dead_letter WHERE consumer = name AND resolution IS NULL ORDER BY id LIMIT $1)) AS held, \
+        (SELECT min(dead_at) FILTER (WHERE reason <> 'held') FROM (SELECT reason, dead_at FROM inbox_dead_letter \
+            WHERE consumer = name AND resolution IS NULL ORDER BY id LIMIT $1)) AS at \
         FROM whose WHERE name IS NOT NULL ORDER BY name";
     add_counts = "INSERT INTO inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) \

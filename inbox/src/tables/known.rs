@@ -31,11 +31,11 @@ impl<DB: Dialect> Tables<DB> {
     ) -> Result<ActivityRows> {
         let applied = Query::new(&self.shared.activity_applied).bind(from).bind(rows_max);
         let failing = Query::new(&self.shared.activity_attempts).bind(rows_max);
-        let dead = Query::new(&self.shared.activity_letters).bind(rows_max);
+        let letters = Query::<DB>::new(&self.shared.activity_letters).bind(rows_max);
         Ok(ActivityRows {
             applied: active::<DB>(connection, applied).await?,
             failing: active::<DB>(connection, failing).await?,
-            dead: active::<DB>(connection, dead).await?,
+            letters: letters.rows(connection).await?.iter().map(rows::letters).collect::<Result<_>>()?,
         })
     }
 }

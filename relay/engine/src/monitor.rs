@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use outbox_log::RelayName;
 use outbox_log::admin::LogAdmin;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::Looks;
@@ -17,6 +18,7 @@ use crate::telemetry::Looks;
 pub const INTERVAL_DEFAULT: Duration = Duration::from_secs(15);
 
 /// Queries the database on behalf of one relay.
+#[derive(Clone)]
 pub struct Monitor {
     /// The database. Its calls are bounded in time by the options with which it was opened.
     pub log: Arc<dyn LogAdmin>,
@@ -29,6 +31,24 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    /// Runs until it is stopped, and restarts after an interval when a bug in this program ends it.
+    /// Until then the gauges count as out of date. Cancel-safe.
+    pub async fn keep_running(mut self, stop: CancellationToken) {
+        loop {
+            // In a separate task, so that a panic ends nothing else. Dropping the set aborts the
+            // task.
+            let mut task = JoinSet::new();
+            task.spawn(self.clone().run(stop.clone()));
+            let Some(Err(fault)) = task.join_next().await else { return };
+            self.looks.ended(&fault);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = sleep(self.interval) => {}
+            }
+        }
+    }
+
     /// Runs until it is stopped. A failure is reported, and the next reading tries again.
     /// Cancel-safe: it only reads.
     pub async fn run(mut self, stop: CancellationToken) {

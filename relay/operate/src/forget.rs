@@ -10,8 +10,9 @@ use crate::retention;
 use crate::settings::PipelineConfig;
 
 /// Removes a relay from the outbox of a pipeline, so that it no longer holds back retention.
-/// `discard_parked` first discards its parked messages, part by part: they are not sent again. Not
-/// cancel-safe: call it again.
+/// `discard_parked` first discards its parked messages, part by part: they are not sent again. The
+/// first part takes the relay's lease for a minute, and each part renews it, so that the relay does
+/// not begin in between. Not cancel-safe: call it again.
 ///
 /// The audit has the line `forget` for the request, and `forgotten` when it is done.
 ///

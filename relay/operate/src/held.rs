@@ -1,8 +1,9 @@
 //! Keys that wait: the message that stops each one, the reason, the time, and the number of
 //! messages behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use engine::DeadPolicy;
 use message::Fault;
 use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
@@ -20,12 +21,12 @@ use super::turns::in_turns;
 /// Maximum number of messages examined for each state, in all outboxes together.
 const LOOKED_AT_MAX: u32 = 5_000;
 
-/// A waiting ordering key, or a topic with waiting messages without a key.
+/// A waiting ordering key, or a topic whose messages without a key are held.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeldLine {
     /// The pipeline.
     pub pipeline: String,
-    /// The ordering key; `None` for messages of a topic without one.
+    /// The ordering key; `None` for held messages of a topic without one.
     pub key: Option<String>,
     /// The topic of the first waiting message.
     pub topic: String,
@@ -47,18 +48,29 @@ pub struct HeldLine {
 }
 
 /// The cause that stops the first message of a key, which is held.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// A pause of the pipeline, of its topic or of its key.
     Pause(PauseLine),
-    /// A message that is retried and stops its topic.
-    Topic {
-        /// The position of that message in the log.
-        first: String,
-        /// Its last error.
-        error: Option<String>,
-    },
+    /// Its topic, which a message that is retried stops.
+    Topic(TopicStop),
+    /// A message that was not examined, because too many wait.
+    NotExamined,
+}
+
+/// A message that is retried, and stops its topic until it is published.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TopicStop {
+    /// Its position in the log; of several such messages, the first.
+    pub first: String,
+    /// Its last error.
+    pub error: Option<String>,
+    /// The time until its next attempt, in seconds.
+    pub due_in_seconds: Option<f64>,
+    /// Number of other messages of the topic that are retried for faults that are not their own:
+    /// any of them may be the one that stops it.
+    pub others: u64,
 }
 
 /// The waiting keys of all outboxes.
@@ -86,10 +98,10 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
     let mut held = Held { away: places.away.clone(), examined_max, ..Held::default() };
     let looks = places.outboxes.iter().enumerate();
     let looks = looks.map(|(number, place)| Waiting::of(number, place, examined_max)).collect();
-    for (place, waiting) in places.outboxes.iter().zip(in_turns(looks).await) {
+    for (place, mut waiting) in places.outboxes.iter().zip(in_turns(looks).await) {
         held.more |= waiting.more;
-        held.away.extend(waiting.away);
-        held.keys.extend(by_key(place.pipeline.as_str(), waiting.messages, &waiting.pauses));
+        held.away.extend(waiting.away.take());
+        held.keys.extend(by_key(place.pipeline.as_str(), waiting));
     }
     held.keys.sort_by(|one, other| (other.behind, one.since).cmp(&(one.behind, other.since)));
     Ok(held)
@@ -100,7 +112,11 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
 struct Waiting {
     messages: Vec<DeadMessage>,
     pauses: Vec<PauseLine>,
+    /// Whether a key waits for its dead messages.
+    dead_policy: DeadPolicy,
     more: bool,
+    /// Whether dead or retrying messages, which stop keys and topics, are missing.
+    more_holders: bool,
     /// The reason why a state and those after it are missing.
     away: Option<OperateError>,
 }
@@ -108,7 +124,7 @@ struct Waiting {
 impl Waiting {
     async fn of(number: usize, place: &OutboxPlace, examined_max: u32) -> Self {
         let name = place.pipeline.as_str();
-        let mut waiting = Self::default();
+        let mut waiting = Self { dead_policy: place.dead_policy, ..Self::default() };
         match place.log.pauses(&place.pipeline).await {
             Ok(pauses) => {
                 waiting.pauses =
@@ -126,7 +142,9 @@ impl Waiting {
             };
             match found {
                 Ok(page) => {
-                    waiting.more |= page.len() >= examined_max as usize;
+                    let is_full = page.len() >= examined_max as usize;
+                    waiting.more |= is_full;
+                    waiting.more_holders |= is_full && state != ExceptionState::Held;
                     let messages = page.into_iter();
                     waiting
                         .messages
@@ -148,14 +166,19 @@ fn share(outboxes: usize) -> u32 {
     (LOOKED_AT_MAX / outboxes).max(1)
 }
 
-/// Returns one line for each key: its first message, and the number of those behind it. A message
-/// without a key waits for its topic.
-fn by_key(pipeline: &str, waiting: Vec<DeadMessage>, pauses: &[PauseLine]) -> Vec<HeldLine> {
+/// Returns one line for each key: its first message, and the number of those behind it. Messages
+/// without a key wait only for their topic: those that are held share a line, and the others stop
+/// nothing.
+fn by_key(pipeline: &str, waiting: Waiting) -> Vec<HeldLine> {
     let stopped = stopped_topics(&waiting);
     let mut keys: BTreeMap<(Option<String>, String), Vec<DeadMessage>> = BTreeMap::new();
-    // The relay passes a dead message without a key, so it stops nothing.
-    let stops = |message: &DeadMessage| message.key.is_some() || message.state != MessageState::Dead;
-    for message in waiting.into_iter().filter(stops) {
+    let waits = |message: &DeadMessage| match (&message.key, message.state) {
+        (_, MessageState::Held) => true,
+        (None, _) => false,
+        (Some(_), MessageState::Dead) => waiting.dead_policy == DeadPolicy::Hold,
+        (Some(_), _) => true,
+    };
+    for message in waiting.messages.into_iter().filter(waits) {
         // A key is held across all topics; messages without a key are held by their topic.
         let topic = if message.key.is_some() { String::new() } else { message.topic.clone() };
         keys.entry((message.key.clone(), topic)).or_default().push(message);
@@ -164,10 +187,13 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>, pauses: &[PauseLine]) -> Ve
     for messages in keys.into_values() {
         let behind = messages.len().saturating_sub(1) as u64;
         let Some(first) = messages.into_iter().min_by_key(place) else { continue };
-        let stopped_by = match pauses.iter().find(|pause| pause.keeps(&first.topic, first.key.as_deref())) {
+        let stopped_by = match pause_of(&waiting.pauses, &first) {
             _ if first.state != MessageState::Held => None,
             Some(pause) => Some(Stop::Pause(pause.clone())),
-            None => stopped.get(&first.topic).cloned(),
+            None => match stopped.get(&first.topic) {
+                Some(topic) => Some(Stop::Topic(topic.clone())),
+                None => waiting.more_holders.then_some(Stop::NotExamined),
+            },
         };
         lines.push(HeldLine {
             pipeline: pipeline.to_owned(),
@@ -185,17 +211,38 @@ fn by_key(pipeline: &str, waiting: Vec<DeadMessage>, pauses: &[PauseLine]) -> Ve
     lines
 }
 
-/// Returns the first retrying message of each topic that is stopped. A message that is retried
-/// after its own fault stops only its key.
-fn stopped_topics(waiting: &[DeadMessage]) -> BTreeMap<String, Stop> {
+/// Returns the topics that are stopped, each with the message that is retried. A message that is
+/// retried after its own fault stops only its key, and so may one that is retried after another
+/// fault. The topic is known to be stopped where a message without a key is held; if all dead and
+/// retrying messages were examined, nothing else can hold the first message of a key either.
+fn stopped_topics(waiting: &Waiting) -> BTreeMap<String, TopicStop> {
     let is_own_fault = |message: &DeadMessage| message.cause.as_deref() == Some(Fault::Message.as_str());
     let stops = |message: &&DeadMessage| message.state == MessageState::Retrying && !is_own_fault(message);
-    let mut retrying: Vec<&DeadMessage> = waiting.iter().filter(stops).collect();
-    retrying.sort_by_key(|message| std::cmp::Reverse(place(message)));
-    let stop =
-        |message: &DeadMessage| Stop::Topic { first: message.id.clone(), error: message.error.clone() };
-    // The first of each topic is the last one here, and stays.
-    retrying.into_iter().map(|message| (message.topic.clone(), stop(message))).collect()
+    let shows_it = |message: &DeadMessage| {
+        let is_held = message.state == MessageState::Held && message.key.is_none();
+        is_held && pause_of(&waiting.pauses, message).is_none()
+    };
+    let held = waiting.messages.iter().filter(|message| shows_it(message));
+    let known: BTreeSet<&str> = held.map(|message| message.topic.as_str()).collect();
+    let is_known = |topic: &str| !waiting.more_holders || known.contains(topic);
+    let mut retrying: Vec<&DeadMessage> = waiting.messages.iter().filter(stops).collect();
+    retrying.sort_by_key(|message| place(message));
+    let mut topics: BTreeMap<String, TopicStop> = BTreeMap::new();
+    for message in retrying.into_iter().filter(|message| is_known(&message.topic)) {
+        let stop = || TopicStop {
+            first: message.id.clone(),
+            error: message.error.clone(),
+            due_in_seconds: message.due_in_seconds,
+            others: 0,
+        };
+        topics.entry(message.topic.clone()).and_modify(|stop| stop.others += 1).or_insert_with(stop);
+    }
+    topics
+}
+
+/// Returns the pause that keeps a message, if there is one.
+fn pause_of<'a>(pauses: &'a [PauseLine], message: &DeadMessage) -> Option<&'a PauseLine> {
+    pauses.iter().find(|pause| pause.keeps(&message.topic, message.key.as_deref()))
 }
 
 /// Returns the position of a message in the log.
@@ -218,23 +265,40 @@ mod tests {
         assert_eq!(share(1_000_000), 1, "of each outbox something is shown");
     }
 
+    fn waiting(messages: Vec<DeadMessage>) -> Waiting {
+        Waiting { messages, ..Waiting::default() }
+    }
+
     #[test]
     fn a_key_is_named_with_the_message_that_stops_it() {
         let held = |id| DeadMessage { state: MessageState::Held, topic: "other".into(), ..entry(id) };
-        let lines = by_key("orders", vec![held(12), entry(10), held(9_000)], &[]);
-        assert_eq!(lines.len(), 1);
-        assert_eq!((lines[0].first.as_str(), lines[0].state, lines[0].behind), ("10", MessageState::Dead, 2));
+        let of = |dead_policy| {
+            let messages = vec![held(12), entry(10), held(9_000)];
+            by_key("orders", Waiting { dead_policy, ..waiting(messages) }).remove(0)
+        };
+        let line = of(DeadPolicy::Hold);
+        assert_eq!((line.first.as_str(), line.state, line.behind), ("10", MessageState::Dead, 2));
+        let line = of(DeadPolicy::Pass);
+        assert_eq!((line.first.as_str(), line.state, line.behind), ("12", MessageState::Held, 1));
+    }
+
+    fn of(id: i64, state: MessageState) -> DeadMessage {
+        let cause = Some(String::from("operator"));
+        DeadMessage { state, key: Some(format!("key {id}")), cause, ..entry(id) }
+    }
+
+    fn stop(first: i64, others: u64) -> Option<Stop> {
+        let (first, error) = (first.to_string(), entry(first).error);
+        Some(Stop::Topic(TopicStop { first, error, due_in_seconds: None, others }))
+    }
+
+    /// Returns what stops the first message of each line.
+    fn stops(waiting: Waiting) -> BTreeMap<String, Option<Stop>> {
+        by_key("orders", waiting).into_iter().map(|line| (line.first, line.stopped_by)).collect()
     }
 
     #[test]
     fn a_held_message_is_stopped_by_a_pause_or_by_its_topic() {
-        let cause = Some(String::from("operator"));
-        let of = |id, state| DeadMessage {
-            state,
-            key: Some(format!("key {id}")),
-            cause: cause.clone(),
-            ..entry(id)
-        };
         let paused = |paused| PauseLine {
             pipeline: String::from("orders"),
             paused,
@@ -244,36 +308,61 @@ mod tests {
             age: Duration::ZERO,
         };
         let topic = entry(1).topic;
-        let waiting = || vec![of(2, MessageState::Held), of(1, MessageState::Retrying)];
-        let stops = |pauses: &[PauseLine]| {
-            let lines = by_key("orders", waiting(), pauses);
-            lines.into_iter().map(|line| (line.first, line.stopped_by)).collect::<BTreeMap<_, _>>()
-        };
-        let stop = Stop::Topic { first: String::from("1"), error: entry(1).error };
-        assert_eq!(stops(&[])["2"], Some(stop), "its topic is stopped");
-        assert_eq!(stops(&[])["1"], None, "it is tried again");
+        let messages = || vec![of(2, MessageState::Held), of(1, MessageState::Retrying)];
+        let under = |pauses: &[PauseLine]| stops(Waiting { pauses: pauses.to_vec(), ..waiting(messages()) });
+        assert_eq!(under(&[])["2"], stop(1, 0), "its topic is stopped");
+        assert_eq!(under(&[])["1"], None, "it is tried again");
         let own_fault = DeadMessage { cause: Some(String::from("message")), ..of(1, MessageState::Retrying) };
-        let lines = by_key("orders", vec![of(2, MessageState::Held), own_fault], &[]);
-        assert!(lines.iter().all(|line| line.stopped_by.is_none()), "it stops only its own key: {lines:?}");
+        let told = stops(waiting(vec![of(2, MessageState::Held), own_fault]));
+        assert!(told.values().all(Option::is_none), "it stops only its own key: {told:?}");
         for scope in [PauseScope::Pipeline, PauseScope::Topic(topic), PauseScope::Key(String::from("key 2"))]
         {
             let pause = paused(scope);
-            assert_eq!(stops(std::slice::from_ref(&pause))["2"], Some(Stop::Pause(pause)));
+            assert_eq!(under(std::slice::from_ref(&pause))["2"], Some(Stop::Pause(pause)));
         }
         let other = paused(PauseScope::Key(String::from("key 3")));
-        assert!(matches!(stops(&[other])["2"], Some(Stop::Topic { .. })));
+        assert_eq!(under(&[other])["2"], stop(1, 0));
+    }
+
+    /// Goal: nobody decides about a message that stops nothing. Oracle: the message that is named,
+    /// where the one that stops a key was not examined, and where several are retried for the
+    /// broker's fault, each of which may stop its own key only.
+    #[test]
+    fn a_message_that_may_stop_only_its_key_is_not_blamed() {
+        let retried =
+            |id| DeadMessage { cause: Some(String::from("broker")), ..of(id, MessageState::Retrying) };
+        let messages = || vec![retried(5), of(9, MessageState::Held)];
+        let cut = |messages| Waiting { more: true, more_holders: true, ..waiting(messages) };
+        assert_eq!(stops(waiting(messages()))["9"], stop(5, 0));
+        assert_eq!(stops(cut(messages()))["9"], Some(Stop::NotExamined), "its holder may be one of the rest");
+        let free = DeadMessage { key: None, ..of(8, MessageState::Held) };
+        let told = stops(cut([messages(), vec![free]].concat()));
+        assert_eq!(
+            (&told["8"], &told["9"]),
+            (&stop(5, 0), &stop(5, 0)),
+            "only a topic holds one without a key"
+        );
+        let several = vec![retried(7), retried(5), retried(6), of(9, MessageState::Held)];
+        assert_eq!(stops(waiting(several))["9"], stop(5, 2), "any of them may be the one");
     }
 
     #[test]
-    fn messages_without_a_key_wait_for_their_topic() {
+    fn messages_without_a_key_wait_for_their_topic_alone() {
         let held = |id| DeadMessage { state: MessageState::Held, ..entry(id) };
         let free = |id, topic: &str| DeadMessage { key: None, topic: topic.into(), ..held(id) };
-        let lines = by_key("orders", vec![free(1, "a"), free(2, "b"), free(3, "a")], &[]);
+        let lines = by_key("orders", waiting(vec![free(1, "a"), free(2, "b"), free(3, "a")]));
         let told: Vec<_> = lines.iter().map(|line| (line.topic.as_str(), line.behind)).collect();
         assert_eq!(told, [("a", 1), ("b", 0)]);
         let dead = DeadMessage { state: MessageState::Dead, ..free(1, "a") };
-        let lines = by_key("orders", vec![dead.clone(), free(3, "a")], &[]);
+        let lines = by_key("orders", waiting(vec![dead.clone(), free(3, "a")]));
         assert_eq!((lines[0].first.as_str(), lines[0].behind), ("3", 0), "a dead one stops nobody");
-        assert_eq!(by_key("orders", vec![dead], &[]), []);
+        assert_eq!(by_key("orders", waiting(vec![dead])), []);
+        // Five that are refused one by one: none waits for another.
+        let refused = |id| DeadMessage { state: MessageState::Retrying, ..free(id, "a") };
+        assert_eq!(by_key("orders", waiting((1..6).map(refused).collect())), []);
+        let probe = DeadMessage { cause: Some(String::from("operator")), ..refused(1) };
+        let lines = by_key("orders", waiting(vec![probe, free(3, "a"), free(4, "a")]));
+        assert_eq!((lines.len(), lines[0].first.as_str(), lines[0].behind), (1, "3", 1));
+        assert_eq!(lines[0].stopped_by, stop(1, 0));
     }
 }

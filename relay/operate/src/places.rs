@@ -19,7 +19,7 @@ use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
 use super::tables::Tables;
 use crate::settings::{InboxConfig, PipelineConfig};
-use engine::{Chunking, Filter};
+use engine::{Chunking, DeadPolicy, Filter};
 
 /// The outbox of a pipeline. Each query opens its own connection.
 #[derive(Clone)]
@@ -33,6 +33,8 @@ pub struct OutboxPlace {
     pub(crate) filter: Filter,
     /// Maximum size of a row that it reads.
     pub(crate) row_limit: RowLimit,
+    /// Whether a key waits for its dead messages.
+    pub(crate) dead_policy: DeadPolicy,
     connect: Connect,
     chunking: Option<Splitter>,
 }
@@ -182,6 +184,7 @@ impl Places {
                 entries,
                 filter: pipeline.settings.filter.clone(),
                 row_limit: pipeline.settings.row_limit(),
+                dead_policy: pipeline.settings.on_dead,
                 connect: Arc::new(move || broker.connector()),
                 chunking: pipeline.settings.chunking,
             }),

@@ -47,7 +47,8 @@ pub struct TailLine {
     pub state: MessageState,
     /// The size of its payload.
     pub payload_bytes: u64,
-    /// Its payload as text, if requested and not too large. Bytes that are not UTF-8 are replaced.
+    /// Its payload as text, if requested, not too large, and not edited before it was published:
+    /// the log has what it was before. Bytes that are not UTF-8 are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
 }
@@ -227,16 +228,19 @@ impl TailLine {
     }
 }
 
-/// Returns the payloads of entries as text. Payloads that are too large to be shown are not read.
+/// Returns the payloads of entries as text. Payloads that are too large to be shown are not read,
+/// and neither are those of edited entries, which were published with others.
 async fn read_payloads(
     place: &OutboxPlace,
     entries: &[SelectedEntry],
 ) -> Result<HashMap<EntryName, String>, LogError> {
     let mut payloads = HashMap::new();
-    if entries.is_empty() {
+    let is_as_published = |entry: &&SelectedEntry| entry.standing != Standing::Edited;
+    let ids: Vec<_> =
+        entries.iter().filter(is_as_published).map(|entry| (entry.id, entry.message_id)).collect();
+    if ids.is_empty() {
         return Ok(payloads);
     }
-    let ids: Vec<_> = entries.iter().map(|entry| (entry.id, entry.message_id)).collect();
     for content in place.entries.contents(&ids, SHOWN).await? {
         if let Ok(message) = content.message {
             let name = EntryName { id: content.id, message_id: message.id.as_uuid() };

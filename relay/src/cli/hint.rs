@@ -33,12 +33,16 @@ pub(crate) fn quoted(word: &str) -> String {
 }
 
 /// Quotes a word with `$'…'`, whose escapes bash, zsh, ksh and POSIX of 2024 know. Bytes are octal:
-/// `\u` depends on the locale, and the length of `\x` on the shell.
+/// `\u` depends on the locale, and the length of `\x` on the shell. So are quotes and exclamation
+/// marks: an interactive bash 3.2 takes an escaped quote for the end of the word, and replaces what
+/// follows a mark by a command of its history.
 fn spelled(word: &str) -> String {
     let mut text = String::from("$'");
     for c in word.chars() {
         match c {
-            '\\' | '\'' => text.extend(['\\', c]),
+            '\\' => text.push_str("\\\\"),
+            '\'' => text.push_str("\\047"),
+            '!' => text.push_str("\\041"),
             '\n' => text.push_str("\\n"),
             '\t' => text.push_str("\\t"),
             c if harmless(c.encode_utf8(&mut [0; 4])) == c.to_string() => text.push(c),
@@ -177,6 +181,9 @@ mod tests {
         for word in [hidden, "a\\u{202e}b", "it's\u{200b}1 \\ $HOME `x` !!", "a\nb\t\u{7}7\u{9b}2J", "\\"] {
             let printed = quoted(word);
             assert!(harmless(&printed) == printed && !printed.contains(['\n', '\t']), "{printed}");
+            if let Some(spelled) = printed.strip_prefix("$'") {
+                assert_eq!(spelled.find(['\'', '!']), Some(spelled.len() - 1), "for the history: {printed}");
+            }
             let script = format!("printf %s {printed}");
             let ran = std::process::Command::new("bash").args(["-c", &script]).env("LC_ALL", "C").output();
             assert_eq!(ran.unwrap().stdout, word.as_bytes(), "{printed}");

@@ -300,7 +300,7 @@ fn monitor_all(config: &Config, ready: &[Ready], stop: &CancellationToken) -> Jo
             let open = database::when_open(|| database::administration(&pipeline));
             let Some(log) = stop.run_until_cancelled(open).await else { return };
             let looks = Looks::new(&pipeline.name);
-            Monitor { log, name: pipeline.name, interval, looks }.run(stop).await;
+            Monitor { log, name: pipeline.name, interval, looks }.keep_running(stop).await;
         });
     }
     tasks

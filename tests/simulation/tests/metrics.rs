@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +26,8 @@ use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+/// Time between two looks of the monitor.
+const INTERVAL: Duration = Duration::from_secs(15);
 /// Number of schedules, in which each metric of the engine is emitted.
 const SCHEDULES: u64 = 60;
 
@@ -82,8 +84,12 @@ fn leave_out() {
     Telemetry::new(&name, "a database", "a broker", 1).events(vec![Event::LeftOut(1)], Duration::ZERO);
 }
 
-/// A database that one relay has led, with a cursor of another history than the server's.
-struct OneRelay;
+/// A database that one relay has led, with a cursor of another history than the server's. The first
+/// query panics; the relay is forgotten before the one after `looks_max`.
+struct OneRelay {
+    looks: AtomicU64,
+    looks_max: u64,
+}
 
 #[async_trait]
 impl LogAdmin for OneRelay {
@@ -92,6 +98,11 @@ impl LogAdmin for OneRelay {
     }
 
     async fn relay(&self, _: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+        let look = self.looks.fetch_add(1, Ordering::SeqCst);
+        assert!(look > 0, "the first look fails");
+        if look > self.looks_max {
+            return Ok(None);
+        }
         Ok(Some(RelayStatus {
             relay: String::from("orders"),
             epoch: 1,
@@ -105,7 +116,7 @@ impl LogAdmin for OneRelay {
                 timeline: 1,
                 is_present: false,
             }),
-            backlog: Backlog { entries_max: 0, oldest: None, parked: 0, oldest_parked: None },
+            backlog: Backlog { entries_max: 7, oldest: None, parked: 2, oldest_parked: None },
             exceptions: BTreeMap::new(),
             parked: Vec::new(),
         }))
@@ -194,18 +205,43 @@ impl LogAdmin for OneRelay {
     }
 }
 
-/// Looks at a database once, in the same thread.
-fn monitor() {
+/// Looks at a database for some time, in the same thread.
+fn monitor(looks_max: u64, lasts: Duration) {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let (name, stop) = (RelayName::new("orders").unwrap(), CancellationToken::new());
         let looks = Looks::new(&name);
-        let monitor = Monitor { log: Arc::new(OneRelay), name, interval: Duration::from_secs(15), looks };
-        let running = tokio::spawn(monitor.run(stop.clone()));
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let log = Arc::new(OneRelay { looks: AtomicU64::new(0), looks_max });
+        let monitor = Monitor { log, name, interval: INTERVAL, looks };
+        let running = tokio::spawn(monitor.keep_running(stop.clone()));
+        tokio::time::sleep(lasts).await;
         stop.cancel();
         running.await.unwrap();
     });
+}
+
+/// Goal: gauges do not stay as they were when the queries end by a bug, or when the relay is
+/// forgotten. Oracle: a scrape after the first query, which panics, after the second one, and after
+/// the relay is gone.
+#[test]
+fn the_gauges_of_the_database_follow_bugs_and_forgotten_relays() {
+    let scraped = |looks: u32| {
+        let counters = Counters::default();
+        let lasts = INTERVAL * looks + Duration::from_secs(1);
+        metrics::with_local_recorder(&counters, || monitor(2, lasts));
+        let relay = ("relay", "orders");
+        let cursor = [relay, ("system_identifier", "7"), ("timeline", "1")];
+        let one = |name| counters.gauge(name, &[relay]);
+        [
+            one("relay_database_up"),
+            one("relay_backlog_messages"),
+            counters.gauge("relay_cursor_info", &cursor),
+        ]
+    };
+    assert_eq!(scraped(0), [0.0, 0.0, 0.0], "the queries have ended");
+    assert_eq!(scraped(1), [1.0, 9.0, 1.0], "they have begun again");
+    assert_eq!(scraped(2), [1.0, 9.0, 1.0]);
+    assert_eq!(scraped(3), [1.0, 0.0, 0.0], "the relay is forgotten");
 }
 
 fn emitted() -> Counters {
@@ -217,7 +253,7 @@ fn emitted() -> Counters {
             assert!(run(&Schedule::of(seed), None, false).failures.is_empty(), "seed {seed}");
         }
         maintain();
-        monitor();
+        monitor(u64::MAX, INTERVAL + Duration::from_secs(1));
         leave_out();
     });
     counters

@@ -5,6 +5,7 @@ mod access;
 mod browser;
 mod bulk;
 mod client;
+mod consumer;
 mod decisions;
 mod doctor;
 mod driver;
@@ -61,6 +62,7 @@ tests::cases! { "{case}":
         the_doctor_runs_from_the_page = doctor::run,
         a_comparison_runs_from_the_page_and_can_be_stopped = verify::run,
         a_replay_from_the_page_sends_what_was_shown = replayed::run,
+        held_messages_of_a_consumer_are_left_alone = consumer::held,
         long_lists_of_the_page_come_in_pieces = lists::pieces,
         event_streams_of_the_page_are_bounded = lists::streams,
     }

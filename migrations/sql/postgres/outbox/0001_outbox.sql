@@ -1080,7 +1080,7 @@ AS $$
 DECLARE
     up_to bigint;
 BEGIN
-    SELECT CASE WHEN r.lease_until > clock_timestamp()
+    SELECT CASE WHEN r.lease_until > clock_timestamp() AND r.holder <> 'relay forget'
         AND (r.epoch = over_epoch AND r.lease_until = over_until
             AND r.lease_until > clock_timestamp() + make_interval(secs => r.lease_seconds + 1)) IS NOT TRUE
         THEN r.holder END INTO holder
@@ -1090,6 +1090,10 @@ BEGIN
         SELECT e.id INTO up_to FROM %home%.outbox_exception AS e
         WHERE e.relay = name AND e.shard = 0 ORDER BY e.id OFFSET 9999 LIMIT 1;
         IF FOUND THEN
+            -- No relay begins between two parts: it would go on without what is discarded.
+            UPDATE %home%.outbox_relay AS r SET epoch = r.epoch + 1, holder = 'relay forget',
+                lease_until = clock_timestamp() + interval '60 seconds', lease_seconds = 60
+            WHERE r.relay = name AND r.shard = 0;
             DELETE FROM %home%.outbox_exception AS e WHERE e.relay = name AND e.shard = 0 AND e.id <= up_to;
             GET DIAGNOSTICS parked = ROW_COUNT;
             DELETE FROM %home%.outbox_parked AS p WHERE p.relay = name AND p.shard = 0 AND p.id <= up_to;

@@ -95,8 +95,12 @@ migrations::statements! {
     /// ?1 relay, ?2 epoch and ?3 end of a lease that is over although its end lies in the future,
     /// or null.
     leader = "
-        SELECT CASE WHEN lease_until > {now} AND NOT coalesce(epoch = ?2 AND lease_until = ?3, 0) THEN holder END
+        SELECT CASE WHEN lease_until > {now} AND holder <> 'relay forget' AND NOT coalesce(epoch = ?2 AND lease_until = ?3, 0) THEN holder END
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+    /// ?1 relay. No relay begins between two parts: it would go on without what is discarded.
+    lease = "
+        UPDATE outbox_relay SET epoch = epoch + 1, holder = 'relay forget', lease_until = {now} + 60000000,
+            lease_seconds = 60 WHERE relay = ?1 AND shard = 0";
     parked_for = "SELECT count(*) FROM outbox_exception WHERE relay = ?1 AND shard = 0";
     /// ?1 relay, ?2 rows before it.
     parked_behind = "
@@ -248,6 +252,7 @@ async fn discard_some(
         .await
         .map_err(failed())?;
     let Some(up_to) = up_to else { return Ok(0) };
+    sqlx::query(&SQL.lease).bind(relay.as_str()).execute(&mut *tx).await.map_err(failed())?;
     let mut discarded = 0;
     for statement in DISCARD {
         let query = sqlx::query(statement).bind(relay.as_str()).bind(up_to);

@@ -230,6 +230,14 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
             );
             let help = "use a column of texts, numbers or UUIDs, or a path to such a value in JSON";
             return Err(OperateError::refused(text, help));
+        } else if NAMES.contains(&setting) && depends_on_session(found) {
+            let text = format!(
+                "{setting} = {} has the type {}, whose text depends on settings of the producer's session",
+                found.name, found.type_name
+            );
+            let help =
+                "two producers would make two names of one value: use a column of texts, numbers or UUIDs";
+            return Err(OperateError::refused(text, help));
         }
     }
     let order =
@@ -242,6 +250,15 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
         return Err(OperateError::refused(text, help));
     }
     Ok(())
+}
+
+/// The settings of columns whose texts name a message: equal values must be equal texts.
+const NAMES: [&str; 4] = ["columns.id", "columns.topic", "columns.key", "columns.kind"];
+
+/// Returns whether the text of a value follows `DateStyle`, `TimeZone`, `IntervalStyle` or
+/// `lc_monetary`.
+fn depends_on_session(found: &ColumnFacts) -> bool {
+    matches!(found.category.as_str(), "D" | "T") || found.type_name == "money"
 }
 
 /// Returns an error for a path into a column that cannot hold JSON.

@@ -8,6 +8,7 @@ use message::Fault;
 use metrics::{Gauge, gauge};
 use outbox_log::admin::{Blocker, CursorHistory, RelayStatus};
 use outbox_log::{ExceptionState, LogError, RelayName};
+use tokio::task::JoinError;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -92,7 +93,8 @@ impl Looks {
         }
     }
 
-    /// Records a successful query. `status` is missing for a relay that has never led.
+    /// Records a successful query. `status` is missing for a relay that has never led, or that was
+    /// forgotten.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]
     pub(crate) fn seen(&mut self, status: Option<&RelayStatus>, blocker: Option<&Blocker>) {
         self.is_up = true;
@@ -101,7 +103,7 @@ impl Looks {
         let held_back = blocker.zip(self.sighted.as_ref()).map(|(blocker, sighted)| sighted.age(blocker));
         self.held_back_seconds.set(held_back.map_or(0.0, |age| age.as_secs_f64()));
         self.held_back_pid.set(blocker.and_then(Blocker::pid).map_or(0.0, f64::from));
-        let Some(status) = status else { return };
+        let Some(status) = status else { return self.unknown() };
         self.backlog.set(status.backlog.waiting_max() as f64);
         let oldest = status.backlog.oldest_waiting();
         self.oldest_pending.set(oldest.map_or(0.0, |(_, age)| age.as_secs_f64()));
@@ -127,6 +129,24 @@ impl Looks {
                 self.parked.entry((state, cause)).or_insert_with(|| parked(&self.relay, state, cause));
             gauge.set(found.count as f64);
         }
+    }
+
+    /// Sets the gauges of a relay that the database does not know: nothing waits for it.
+    fn unknown(&mut self) {
+        for gauge in [&self.backlog, &self.oldest_pending, &self.lease_held, &self.checkpoint_age] {
+            gauge.set(0.0);
+        }
+        self.parked.values().for_each(|gauge| gauge.set(0.0));
+        if let Some(former) = self.history.take() {
+            self.info(&former).set(0.0);
+        }
+    }
+
+    /// Records that a bug in this program has ended the queries.
+    pub(crate) fn ended(&mut self, fault: &JoinError) {
+        self.up.set(0.0);
+        self.is_up = false;
+        warn!(relay = %self.relay, "a bug in this program ended the queries for metrics, which restart: {fault}");
     }
 
     fn history(&mut self, history: &CursorHistory) {

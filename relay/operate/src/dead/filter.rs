@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use inbox::{ConsumerName, LetterFilter};
+use inbox::{ConsumerName, LetterFilter, Tenant};
 use outbox_log::admin::ParkedFilter;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -91,6 +91,8 @@ pub struct Filter {
     pub error_like: Option<String>,
     /// Only dead letters of this consumer.
     pub consumer: Option<ConsumerName>,
+    /// Only dead letters of this tenant: others may use the same keys.
+    pub scope: Option<Tenant>,
     /// Only messages that have waited longer than this.
     pub older_than: Option<Duration>,
     /// Only messages that have waited no longer than this.
@@ -120,7 +122,7 @@ impl Filter {
     pub(crate) fn of_inbox(&self, place: &InboxPlace, as_of: Option<OffsetDateTime>) -> LetterFilter {
         LetterFilter {
             consumer: place.consumer.as_ref().or(self.consumer.as_ref()).cloned(),
-            tenant: place.scope.clone(),
+            tenant: place.scope.as_ref().or(self.scope.as_ref()).cloned(),
             topic: self.topic.clone(),
             key: self.key.clone(),
             kind: self.kind.clone(),
@@ -132,12 +134,11 @@ impl Filter {
         }
     }
 
-    /// Returns whether a place can have messages that match: an inbox of another consumer has none.
+    /// Returns whether a place can have messages that match: an inbox of another consumer or tenant
+    /// has none.
     pub(crate) fn takes_place(&self, place: &InboxPlace) -> bool {
-        match (&self.consumer, &place.consumer) {
-            (Some(asked), Some(consumer)) => asked == consumer,
-            _ => true,
-        }
+        can_be(self.consumer.as_ref(), place.consumer.as_ref())
+            && can_be(self.scope.as_ref(), place.scope.as_ref())
     }
 
     /// Returns the parts of the error between its numbers and white space: every error with the
@@ -175,7 +176,7 @@ impl Filter {
     /// Returns whether messages of outboxes can match.
     #[must_use]
     pub fn takes_outboxes(&self) -> bool {
-        self.source != Some(DeadSource::Inbox) && self.consumer.is_none()
+        self.source != Some(DeadSource::Inbox) && self.consumer.is_none() && self.scope.is_none()
     }
 
     /// Returns whether messages of inboxes can match.
@@ -201,9 +202,15 @@ impl Filter {
                 .consumer
                 .as_ref()
                 .is_none_or(|consumer| message.consumer.as_deref() == Some(consumer.as_str()))
+            && is(&self.scope.as_ref().map(|scope| scope.as_str().to_owned()), message.scope.as_deref())
             && self.older_than.is_none_or(|bound| age > bound)
             && self.newer_than.is_none_or(|bound| age <= bound)
     }
+}
+
+/// Returns whether two names can be the same; without a name, all are meant.
+fn can_be<T: PartialEq>(asked: Option<&T>, of_place: Option<&T>) -> bool {
+    asked.is_none_or(|asked| of_place.is_none_or(|name| name == asked))
 }
 
 /// Number of ids that the text of a filter names; of the others it has the number.
@@ -247,6 +254,7 @@ impl fmt::Display for Filter {
             ("error", self.error.clone()),
             ("error_like", self.error_like.clone()),
             ("consumer", self.consumer.as_ref().map(|consumer| consumer.as_str().to_owned())),
+            ("scope", self.scope.as_ref().map(|scope| scope.as_str().to_owned())),
             ("older_than", age(self.older_than)),
             ("newer_than", age(self.newer_than)),
         ];
@@ -299,12 +307,28 @@ mod tests {
             Filter { error_like: text("has # bytes"), ..all() },
             Filter { error_like: text("it has # bytes"), error: text("18"), ..all() },
             Filter { consumer: Some(ConsumerName::new("billing").unwrap()), ..all() },
+            Filter { scope: Some(Tenant::new("acme").unwrap()), ..all() },
             Filter { source: Some(DeadSource::Inbox), ..all() },
             Filter { older_than: seconds(3_600), ..all() },
             Filter { newer_than: seconds(3_599), ..all() },
         ] {
             assert!(!takes(other.clone()), "{other}");
         }
+    }
+
+    /// Goal: a decision about a key of one tenant is not about the same key of another one. Oracle:
+    /// the message of each tenant.
+    #[test]
+    fn a_tenant_is_a_condition() {
+        let of = |tenant: &str| DeadMessage { scope: Some(tenant.to_owned()), ..entry(7) };
+        let acme = Filter { scope: Some(Tenant::new("acme").unwrap()), ..Filter::default() };
+        let takes = |message| acme.takes(&message, OffsetDateTime::UNIX_EPOCH);
+        assert!(takes(of("acme")) && !takes(of("globex")) && !takes(of("")) && !takes(entry(7)));
+        assert!(!acme.takes_outboxes() && acme.takes_inboxes());
+        assert_eq!(acme.to_string(), "scope=acme");
+        let (one, other) = (Tenant::new("acme").unwrap(), Tenant::new("globex").unwrap());
+        assert!(can_be(Some(&one), Some(&one)) && can_be(Some(&one), None) && can_be(None, Some(&one)));
+        assert!(!can_be(Some(&one), Some(&other)));
     }
 
     #[test]

@@ -219,6 +219,8 @@ impl ReplayPlan {
         }
         let now = place.entries.extent(&place.pipeline).await;
         let now = now.map_err(|error| resume(error.into(), report.confirmed_to))?;
+        // A segment that was detached meanwhile comes back; nothing was deleted.
+        now.check_whole().map_err(|error| resume(error.into(), report.confirmed_to))?;
         let removed = now.expired_through.map_or_else(|| String::from("unknown"), seconds::text);
         let missing = self.chosen.saturating_sub(report.published);
         let text = format!(

@@ -32,13 +32,15 @@ pub enum Symptom {
     HistoryKept,
     /// A consumer has dead letters that need an operator.
     ConsumerDead,
+    /// Messages wait at a consumer behind dead letters of their keys.
+    ConsumerHeld,
     /// A consumer fails and tries again.
     ConsumerFails,
 }
 
 impl Symptom {
     /// All symptoms, most severe first.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::DatabaseAway,
         Self::NeverLed,
         Self::NoLeader,
@@ -52,6 +54,7 @@ impl Symptom {
         Self::Retrying,
         Self::HistoryKept,
         Self::ConsumerDead,
+        Self::ConsumerHeld,
         Self::ConsumerFails,
     ];
 
@@ -68,7 +71,7 @@ impl Symptom {
             Self::RowsHeldBack => "rows not readable yet",
             Self::Behind => "behind",
             Self::Dead | Self::ConsumerDead => "dead",
-            Self::Held => "held",
+            Self::Held | Self::ConsumerHeld => "held",
             Self::Retrying => "retrying",
             Self::HistoryKept => "history kept",
             Self::ConsumerFails => "failing",
@@ -89,7 +92,7 @@ impl Symptom {
             Self::Dead => "a-message-is-dead-and-its-key-waits",
             Self::Held => "messages-are-held",
             Self::Retrying => "a-queue-or-topic-does-not-take-messages",
-            Self::ConsumerDead => "a-consumer-dead-letters-a-message",
+            Self::ConsumerDead | Self::ConsumerHeld => "a-consumer-dead-letters-a-message",
         }
     }
 }

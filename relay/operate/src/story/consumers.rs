@@ -38,8 +38,11 @@ pub struct InboxPart {
     pub error: Option<String>,
     /// The id of its dead letter.
     pub dead_letter: Option<String>,
-    /// The ordering key whose dead letters it waits behind, while it is held.
+    /// The ordering key whose dead letters it waits behind, while it is held: those of its topic
+    /// and scope.
     pub held_by_key: Option<String>,
+    /// The topic or queue of its dead letter.
+    pub topic: Option<String>,
 }
 
 pub(super) async fn at_consumers(
@@ -138,6 +141,7 @@ fn nothing(consumer: &str) -> InboxPart {
         error: None,
         dead_letter: None,
         held_by_key: None,
+        topic: None,
     }
 }
 
@@ -171,6 +175,7 @@ fn letter_part(letter: DeadMessage) -> InboxPart {
         attempts: Some(letter.attempts),
         error: letter.error,
         dead_letter: Some(letter.id),
+        topic: Some(letter.topic),
         ..nothing(&letter.consumer.unwrap_or_default())
     }
 }

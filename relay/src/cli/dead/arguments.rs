@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use inbox::ConsumerName;
+use inbox::{ConsumerName, Tenant};
 use operate::dead::{Filter, MessageRef};
 use operate::units::Time;
 
@@ -41,6 +41,10 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "NAME")]
     consumer: Option<ConsumerName>,
 
+    /// Only dead letters of this scope: tenant or account. Tenants may use the same keys.
+    #[arg(long, value_name = "TENANT")]
+    scope: Option<Tenant>,
+
     /// Only messages that have waited for longer than this, for example 1h.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     older_than: Option<Duration>,
@@ -51,8 +55,8 @@ pub(crate) struct Conditions {
 }
 
 /// The names of the conditions, for groups of arguments.
-pub(crate) const CONDITIONS: [&str; 9] =
-    ["topic", "key", "kind", "cause", "error", "error_like", "consumer", "older_than", "newer_than"];
+pub(crate) const CONDITIONS: [&str; 10] =
+    ["topic", "key", "kind", "cause", "error", "error_like", "consumer", "scope", "older_than", "newer_than"];
 
 impl Conditions {
     /// Returns the filter of these conditions and ids at these places.
@@ -67,6 +71,7 @@ impl Conditions {
             error: self.error.clone(),
             error_like: self.error_like.clone(),
             consumer: self.consumer.clone(),
+            scope: self.scope.clone(),
             older_than: self.older_than,
             newer_than: self.newer_than,
         }

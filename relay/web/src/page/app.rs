@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::Problem;
 use super::application::Application;
-use super::bulks::Bulks;
+use super::bulks::{self, Bulks};
 use super::exports::Exports;
 use super::gate::gate;
 use super::jobs::{Jobs, all_ended};
@@ -142,12 +142,15 @@ impl App {
         if self.ended.is_cancelled() { self.dropped.child_token() } else { self.ended.child_token() }
     }
 
-    /// Stops the doctor, comparisons and replays, and waits until they have ended.
+    /// Stops the doctor, comparisons, replays and decisions about many messages, and waits until
+    /// they have ended: a decision ends after a part.
     pub(crate) async fn end_jobs(&self) {
         let checkups = self.checkups.about_to_stop("the doctor");
         let comparisons = self.comparisons.about_to_stop("a comparison");
         let replays = self.replays.about_to_stop("a replay");
+        let bulks = self.bulks.stop_all();
         self.dropped.cancel();
+        bulks::all_ended(bulks).await;
         all_ended(checkups).await;
         all_ended(comparisons).await;
         all_ended(replays).await;

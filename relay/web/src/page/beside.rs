@@ -67,7 +67,11 @@ impl Beside {
         let seen = |beside: &Self| {
             let of = |line: &ConsumerLine| {
                 let activity = line.activity.clone().unwrap_or_default();
-                (line.consumer.clone(), line.location.clone(), activity.dead, activity.retrying)
+                (
+                    line.consumer.clone(),
+                    line.location.clone(),
+                    [activity.dead, activity.held, activity.retrying],
+                )
             };
             let lines: Vec<_> = beside.consumers.iter().map(of).collect();
             (lines, beside.away.len(), beside.keys, beside.sagas)

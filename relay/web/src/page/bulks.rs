@@ -96,14 +96,61 @@ impl Bulks {
         running.state.borrow().ended.is_none()
     }
 
+    /// Stops the decisions that are running after their current parts, and logs them.
+    pub(crate) fn stop_all(&self) -> Vec<watch::Receiver<Bulk>> {
+        let bulks = self.lock();
+        let running = bulks.iter().filter(|(_, running)| running.state.borrow().ended.is_none());
+        let stopped = running.map(|(id, running)| {
+            let by = running.state.borrow().signed.as_ref().map(|signed| signed.operator.name().to_owned());
+            tracing::info!(
+                decision = %id,
+                by = by.unwrap_or_default(),
+                "a decision from the page is stopped, because the relay stops"
+            );
+            running.stop.cancel();
+            running.state.send_modify(|bulk| bulk.is_stopping = true);
+            running.state.subscribe()
+        });
+        stopped.collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Uuid, Arc<Running>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until these decisions have ended.
+pub(crate) async fn all_ended(bulks: Vec<watch::Receiver<Bulk>>) {
+    for mut bulk in bulks {
+        drop(bulk.wait_for(|bulk| bulk.ended.is_some()).await);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a relay that stops cuts no decision off within a part. Oracle: the work has noted its
+    /// end when the wait is over; a decision that has ended is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_page_waits_for_its_decisions() {
+        let bulks = Bulks::default();
+        all_ended(bulks.stop_all()).await;
+        let Begun::New(ended) = bulks.begin(Uuid::from_u128(1)) else { panic!("the first one") };
+        ended.state.send_modify(|bulk| bulk.end(Ok(Vec::new())));
+        let Begun::New(running) = bulks.begin(Uuid::from_u128(2)) else { panic!("the second one") };
+        tokio::spawn(async move {
+            running.stop.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            running.state.send_modify(|bulk| bulk.end(Err(String::from("stopped"))));
+        });
+        let stopped = bulks.stop_all();
+        assert_eq!(stopped.len(), 1);
+        assert!(bulks.get(Uuid::from_u128(2)).is_some_and(|bulk| bulk.is_stopping && bulk.ended.is_none()));
+        all_ended(stopped).await;
+        let bulk = bulks.get(Uuid::from_u128(2)).unwrap();
+        assert_eq!(bulk.ended, Some(Err(String::from("stopped"))));
+    }
 
     #[test]
     fn a_decision_begins_once_and_few_run_at_a_time() {

@@ -2,6 +2,10 @@
 
 use std::str::FromStr;
 
+use axum::Form;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use time::OffsetDateTime;
 
@@ -20,6 +24,36 @@ pub(crate) struct Fields(Vec<(String, String)>);
 /// Maximum size of a value in bytes: names have 255, reasons may be longer.
 const VALUE_BYTES_MAX: usize = message::NOTE_BYTES_MAX;
 
+/// Maximum number of fields of a form that the login may keep.
+pub(crate) const FIELDS_MAX: usize = 2_000;
+/// Number of fields that the login form has beside a form that it keeps.
+const OWN_FIELDS: usize = 8;
+
+/// A form of someone who is not logged in yet. It is parsed only if it has few fields: each becomes
+/// two texts, and a body of separators alone would take many times its size.
+#[derive(Debug)]
+pub(crate) struct Unproven(pub(crate) Fields);
+
+impl<S: Send + Sync> FromRequest<S> for Unproven {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (head, body) = request.into_parts();
+        let body = Bytes::from_request(Request::from_parts(head.clone(), body), state).await;
+        let body = body.map_err(|error| Problem::new(error.status(), error.body_text()))?;
+        if !has_few_fields(&body) {
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "the form has too many fields"));
+        }
+        let form = Form::from_request(Request::from_parts(head, Body::from(body)), state).await;
+        form.map(|Form(fields)| Self(fields)).map_err(|error| Problem::new(error.status(), error.body_text()))
+    }
+}
+
+/// Returns whether an encoded form is worth parsing.
+pub(crate) fn has_few_fields(body: &[u8]) -> bool {
+    body.iter().filter(|byte| **byte == b'&').count() < FIELDS_MAX + OWN_FIELDS
+}
+
 impl Fields {
     /// Returns the first value of a name unchanged: the value was not typed, so its spaces belong
     /// to it.
@@ -30,6 +64,12 @@ impl Fields {
     /// Returns the first value of a typed field without surrounding spaces; empty if there is none.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.exact(name).trim()
+    }
+
+    /// Returns the first value of a name unchanged, if it is not empty. Names of messages are
+    /// compared exactly, and may begin or end with a space.
+    pub(crate) fn name(&self, name: &str) -> Option<String> {
+        Some(self.exact(name)).filter(|text| !text.is_empty()).map(str::to_owned)
     }
 
     /// Returns the first value of a name, if it is not empty.
@@ -117,6 +157,7 @@ mod tests {
         let fields = Fields(vec![("key".into(), " order 7 ".into()), ("key".into(), "other".into())]);
         assert_eq!((fields.exact("key"), fields.text("key")), (" order 7 ", "order 7"));
         assert_eq!((fields.exact("none"), fields.text("none")), ("", ""));
+        assert_eq!((fields.name("key").as_deref(), fields.name("none")), (Some(" order 7 "), None));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::answer::Problem;
 use super::app::{Access, App, FORM_BYTES_MAX};
 use super::application::{Guest, with_key};
 use super::context::{self, Context};
+use super::fields::has_few_fields;
 use super::following;
 use super::guard::{Head, has_credentials, is_from_here};
 use super::login::{self, OwnLogin};
@@ -260,7 +261,8 @@ async fn kept(request: &Parts, body: Body) -> Option<Again> {
         return None;
     }
     let read = tokio::time::timeout(KEEP_TIMEOUT, to_bytes(body, FORM_BYTES_MAX)).await;
-    let fields = form_urlencoded::parse(&read.ok()?.ok()?).into_owned().collect();
+    let read = read.ok()?.ok().filter(|body| has_few_fields(body))?;
+    let fields = form_urlencoded::parse(&read).into_owned().collect();
     Again::of(request.uri.path(), fields).filter(Again::names_its_user)
 }
 

@@ -6,7 +6,7 @@ use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Form, Router};
+use axum::{Extension, Router};
 use maud::{DOCTYPE, Markup, html};
 
 use super::address::with_query;
@@ -14,7 +14,7 @@ use super::again::Again;
 use super::answer::{Html, Problem};
 use super::app::{self, Access, App};
 use super::context::{self, Context};
-use super::fields::Fields;
+use super::fields::{Fields, Unproven};
 use super::guard::Hosts;
 use super::session::{Cookie, LIFETIME};
 use super::users::{Proof, TooMany, Users};
@@ -67,7 +67,7 @@ pub(crate) async fn form(Query(query): Query<Fields>) -> Response {
 pub(crate) async fn enter(
     State(app): State<Arc<App>>,
     connection: Option<Extension<Arc<Admitted>>>,
-    Form(form): Form<Fields>,
+    Unproven(form): Unproven,
 ) -> Result<Response, Problem> {
     let login = app.login()?;
     let peer = connection.and_then(|Extension(connection)| connection.peer());
@@ -247,6 +247,11 @@ mod tests {
             "{}",
             other.1
         );
+        let empty = "&".repeat(super::super::fields::FIELDS_MAX + 100);
+        let many = sent(&page, PATH, &format!("name=ann&secret=password-of-ann{empty}")).await;
+        assert_eq!(many.0, StatusCode::PAYLOAD_TOO_LARGE, "it is not parsed: {}", many.1);
+        let many = sent(&page, "/message/edit/decide", &format!("{typed}{empty}")).await;
+        assert!(many.0 == StatusCode::UNAUTHORIZED && !many.1.contains("kept."), "{}", many.1);
         let forged = sent(&page, "/message/edit/decide", "payload=x&reason=y").await;
         assert!(!forged.1.contains("kept."), "a form that names no user: {}", forged.1);
     }

@@ -236,7 +236,7 @@ impl Observer {
         }
         for line in &beside.consumers {
             let dead = line.activity.as_ref().map_or(0, |activity| activity.dead);
-            nav.dead.add(Some(dead), false);
+            nav.dead.add(Some(dead), line.letters_are_at_least());
         }
         beside.away.iter().for_each(|_| nav.dead.add(None, false));
         self.nav.send_if_modified(|now| {

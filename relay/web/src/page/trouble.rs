@@ -164,6 +164,7 @@ pub(crate) fn told(wait: &Wait) -> Told {
     };
     let (state, why) = match wait.symptom {
         Symptom::Held => ("held", "by an earlier message with the same key, or because a topic is stopped"),
+        Symptom::ConsumerHeld => ("held", "they follow the dead letters of their keys automatically"),
         Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
         _ => ("dead", "requeue or discard them"),
     };
@@ -172,7 +173,11 @@ pub(crate) fn told(wait: &Wait) -> Told {
         1 => format!("{least}1 message is {state}"),
         number => format!("{least}{} messages are {state}", count(number)),
     };
-    let why = if of.number == 1 { why.replace("them", "it") } else { why.to_owned() };
+    let why = match (of.number, wait.symptom) {
+        (1, Symptom::ConsumerHeld) => String::from("it follows the dead letters of its key automatically"),
+        (1, _) => why.replace("them", "it"),
+        _ => why.to_owned(),
+    };
     Told { what, why: Some(wait.cause.as_ref().map_or(why, of_cause)) }
 }
 
@@ -307,7 +312,7 @@ fn kinds(subjects: &[&Subject<'_>]) -> String {
 fn messages(subjects: &[Subject<'_>]) -> Vec<String> {
     let mut told = Vec::new();
     for (symptoms, state) in
-        [(&DEAD[..], "dead"), (&[Symptom::Retrying][..], "retrying"), (&[Symptom::Held][..], "held")]
+        [(&DEAD[..], "dead"), (&[Symptom::Retrying][..], "retrying"), (&HELD[..], "held")]
     {
         let Some(Count { number, is_at_least }) = number_of(subjects, symptoms) else { continue };
         let least = if is_at_least { "≥ " } else { "" };
@@ -324,6 +329,8 @@ fn messages(subjects: &[Subject<'_>]) -> Vec<String> {
 
 /// The conditions of dead messages.
 const DEAD: [Symptom; 2] = [Symptom::Dead, Symptom::ConsumerDead];
+/// The conditions of held messages.
+const HELD: [Symptom; 2] = [Symptom::Held, Symptom::ConsumerHeld];
 
 /// Returns the number of messages with these conditions, if there are any.
 fn number_of(subjects: &[Subject<'_>], symptoms: &[Symptom]) -> Option<Count> {
@@ -485,6 +492,27 @@ mod tests {
         assert_eq!(of(&shipping), "2017 bytes, at most 1000");
         shipping.causes.clear();
         assert_eq!(of(&shipping), "requeue or discard them");
+    }
+
+    /// Goal: messages that follow automatically are not told as dead. Oracle: the sentence about a
+    /// consumer with one dead letter and 2,000 held behind it, and its conditions.
+    #[test]
+    fn held_messages_of_a_consumer_are_not_dead() {
+        let line = ConsumerLine {
+            consumer: String::from("billing"),
+            location: String::from("db:5432/shop"),
+            activity: Some(inbox::Activity { dead: 1, held: 2_000, ..inbox::Activity::default() }),
+            remembers_from: OffsetDateTime::now_utc(),
+            has_started: true,
+            cause: None,
+        };
+        let subjects = [Subject::consumer(&line, &BTreeSet::new())];
+        let sentence = "1 of 1 consumer needs you: 1 message is dead, 2,000 are held.";
+        assert_eq!(summary(&subjects, &[]), sentence);
+        assert_eq!(dead_in_title(&subjects).as_deref(), Some("1 dead"));
+        let Told { what, why } = told(&subjects[0].waits[1]);
+        assert_eq!(what, "2,000 messages are held");
+        assert_eq!(why.as_deref(), Some("they follow the dead letters of their keys automatically"));
     }
 
     #[test]

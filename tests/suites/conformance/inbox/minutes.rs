@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::broker::Broker;
 use super::database::{Database, TestDatabase};
+use super::dead_letters::store_dead_letter;
 use super::runner::{Effect, builder, start};
-use super::{message, message_of};
-use inbox::HandlerError;
+use super::{keyed, message, message_of};
+use inbox::{HandlerError, Reason};
 use migrations::Dialect as Name;
 use sqlx::Postgres;
 
@@ -20,6 +21,7 @@ tests::cases! { "inbox/minutes/{on}/{case}":
         minutes_are_forgotten_after_a_day,
         activity_has_no_longest_period,
         a_consumer_that_is_hours_behind_is_seen_to_apply,
+        held_messages_are_counted_apart,
     }
     night every { many_dead_letters_of_a_consumer_hide_no_other }
     on_postgres { without_the_right_to_count_everything_else_goes_on_on_postgres }
@@ -118,6 +120,18 @@ async fn many_dead_letters_of_a_consumer_hide_no_other<DB: TestDatabase>(databas
     let all = inbox.activity(HOUR).await.unwrap();
     let dead: Vec<_> = all.iter().map(|it| (&it.consumer[..], it.dead, it.dead_since.is_some())).collect();
     assert_eq!(dead, [("alpha", u64::from(inbox::ACTIVITY_COUNTED_MAX), true), ("billing", 1, true)]);
+}
+
+/// Goal: messages that wait behind a dead letter are not counted as dead. Oracle: the dead letters
+/// that were stored, and the earliest time of those that are not held.
+async fn held_messages_are_counted_apart<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    store_dead_letter(&inbox, &keyed("order-7", "[]"), Reason::Held).await;
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!((all[0].dead, all[0].dead_since, all[0].held), (0, None, 1), "{all:?}");
+    store_dead_letter(&inbox, &keyed("order-7", "{}"), Reason::Poison).await;
+    let all = inbox.activity(HOUR).await.unwrap();
+    assert_eq!((all[0].dead, all[0].dead_since.is_some(), all[0].held), (1, true, 1), "{all:?}");
 }
 
 async fn minutes_are_forgotten_after_a_day<DB: TestDatabase>(database: &Database<DB>) {

@@ -12,11 +12,13 @@ use operate::{OperateErrorKind, Operator, Role, Signed};
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{EntryRef, Selection, Standing};
 use outbox_log::retention::ForgetError;
-use outbox_log::{Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked, PauseScope};
+use outbox_log::{
+    Acquired, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Parked, PauseScope,
+};
 
 use crate::outbox::retention::{Relay, messages, open, parked, rows};
 use crate::outbox::searches::{places, told};
-use crate::outbox::support::{Database, TestDialect, granted, pipeline, relay, source};
+use crate::outbox::support::{Database, TTL, TestDialect, granted, pipeline, relay, source};
 
 tests::cases! { "outbox/decisions/{on}/{case}":
     every {
@@ -33,15 +35,15 @@ tests::cases! { "outbox/decisions/{on}/{case}":
     }
 }
 
-/// Parks the message `key-<n>` as dead, and decides about it.
-async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Decision) {
+/// Decides about a parked message.
+pub(super) async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Decision) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
 }
 
-fn edit() -> Decision {
+pub(super) fn edit() -> Decision {
     Decision::Edit { payload: Some("repaired".into()), headers: None, replaces: None }
 }
 
@@ -161,8 +163,10 @@ async fn park_many<DB: TestDialect>(db: &Database<DB>) {
 }
 
 /// Goal: a relay can be forgotten, however many entries are parked for it, and an interrupted call
-/// keeps its progress. Oracle: the entries left after a call whose third part fails, and after the
-/// next call. A relay that leads again in between loses nothing more.
+/// keeps its progress. Between two parts, the relay does not begin without what is discarded.
+/// Oracle: the entries left after a call whose third part fails, and after the next call; the
+/// answer to the relay's request for the lease. A relay that leads again a minute later loses
+/// nothing more.
 async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Database<DB>) {
     let mut main = Relay::new(db, &relay()).await;
     main.pass(&[]).await;
@@ -193,6 +197,14 @@ async fn what_is_discarded_with_a_relay_goes_in_parts<DB: TestDialect>(db: &Data
     assert_eq!(left().await, [5_000, 5_000, 1], "two parts are gone, and the relay is not");
     let refused = open(db).forget(&relay(), false).await.unwrap_err();
     assert!(matches!(refused, ForgetError::Parked { entries: 5_000, .. }), "{refused}");
+    match main.checkpoint_store.acquire(TTL).await.unwrap() {
+        Acquired::Busy { holder, .. } => assert_eq!(holder, "relay forget"),
+        Acquired::Granted { .. } => panic!("the relay goes on without what is discarded"),
+    }
+    let failed = open(db).forget(&relay(), true).await.unwrap_err();
+    assert!(matches!(&failed, ForgetError::Log(_)), "no relay leads: {failed}");
+    let past = if is_sqlite { "1" } else { "clock_timestamp() - interval '1 second'" };
+    db.run(&format!("UPDATE outbox_relay SET lease_until = {past} WHERE lease_seconds = 60")).await;
     let (returned, _) = granted(&mut main.checkpoint_store).await;
     let refused = open(db).forget(&relay(), true).await.unwrap_err();
     assert!(matches!(refused, ForgetError::Leading { .. }), "{refused}");

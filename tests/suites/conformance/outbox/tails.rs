@@ -5,13 +5,18 @@
 use operate::tail::{Tail, TailFilter, TailLine};
 use operate::{MessageState, Operator, Places, Role, Signed};
 use outbox::NewMessage;
+use outbox_log::admin::Decision;
 use outbox_log::{ExceptionChange, ExceptionState};
 
+use crate::outbox::decisions::{decide, edit};
 use crate::outbox::retention::{Relay, messages, parked};
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
 tests::cases! { "outbox/tails/{on}/{case}":
-    every { what_one_look_returns_is_bounded_however_much_was_passed }
+    every {
+        what_one_look_returns_is_bounded_however_much_was_passed,
+        the_former_payload_of_an_edited_message_is_not_shown_as_published,
+    }
 }
 
 /// Returns everything that was passed, look by look.
@@ -65,5 +70,29 @@ async fn what_one_look_returns_is_bounded_however_much_was_passed<DB: TestDialec
         |lines: &[TailLine]| lines.iter().map(|line| line.payload.as_ref().unwrap().len()).sum::<usize>();
     assert!(found.iter().all(|lines| bytes(lines) <= 8 << 20), "at most 8 MiB");
     assert_eq!(ids(&found.concat()), entries.iter().map(|entry| entry.id.0).collect::<Vec<_>>());
+    places.close().await;
+}
+
+/// Goal: what is shown beside "published" is what was published. Oracle: two messages of one look,
+/// one of which an operator edited before it was published.
+async fn the_former_payload_of_an_edited_message_is_not_shown_as_published<DB: TestDialect>(
+    db: &Database<DB>,
+) {
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    let places = Places::new().outbox(&pipeline(&relay(), &db.relay_url()));
+    let signed =
+        Signed { operator: Operator::new("ann", Role::Operator), note: String::from("a customer asked") };
+    let mut tail =
+        Tail::begin(&places, &signed.operator, TailFilter::default(), Some(&signed)).await.unwrap();
+    db.enqueue(messages(2)).await;
+    let entries = main.follower.all().await;
+    main.pass(&[ExceptionChange::Park(parked(&entries[0], ExceptionState::Dead))]).await;
+    decide(db, &entries[0], edit()).await;
+    decide(db, &entries[0], Decision::Requeue).await;
+    main.pass(&[ExceptionChange::Resolve(entries[0].id)]).await;
+    let lines = looks(&mut tail).await.concat();
+    let shown: Vec<_> = lines.iter().map(|line| (line.state, line.payload.is_some())).collect();
+    assert_eq!(shown, [(MessageState::Published, false), (MessageState::Published, true)]);
     places.close().await;
 }

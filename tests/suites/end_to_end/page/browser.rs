@@ -4,7 +4,7 @@ use tests::{Outcome, Stage, eventually};
 
 use super::driver::{self, Browser};
 use super::{ANN, EVE, Served, USERS};
-use super::{access, decisions, front};
+use super::{access, consumer, decisions, front};
 
 /// Every page that a viewer can open.
 pub(crate) const PAGES: [&str; 13] = [
@@ -43,6 +43,7 @@ tests::cases! { "{case}":
         "trouble_comes_first/phone" = front::phone,
         "trouble_comes_first/looks" = front::looks,
         a_page_without_its_server_says_so = front::gone,
+        a_consumers_button_leaves_held_messages_alone = consumer::card,
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::Uri;
-use inbox::Activity;
+use inbox::{Activity, Reason};
 use maud::{Markup, html};
 use operate::Places;
 use operate::consumers::{ConsumerLine, consumers};
@@ -51,10 +51,11 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Tab::Consumers, "Consumers").live(&uri).page(&body)))
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     column("Consumer", Kind::Name),
     column("Dead", Kind::Number),
     column("Dead since", Kind::Time),
+    column("Held", Kind::Number),
     column("Retrying", Kind::Number),
     column("Failing since", Kind::Time),
     column("Applied in 1 h", Kind::Number),
@@ -68,7 +69,10 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
     let is_shared =
         all.iter().any(|other| other.consumer == line.consumer && other.location != line.location);
     let activity = line.activity.clone().unwrap_or_default();
-    let dead = with_query("/dead", &[("consumer", &line.consumer), ("source", "inbox")]);
+    let consumer = line.consumer.as_str();
+    let dead = with_query("/dead", &[("consumer", consumer), ("source", "inbox")]);
+    let held =
+        with_query("/dead", &[("consumer", consumer), ("source", "inbox"), ("cause", Reason::Held.as_str())]);
     vec![
         html! {
             (cell(&line.consumer))
@@ -77,6 +81,7 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
         },
         html! { @if activity.dead > 0 { a class="count bad" href=(dead) { (count(activity.dead)) } } @else { (number(0)) } },
         maybe_since(activity.dead_since),
+        html! { @if activity.held > 0 { a class="count warn" href=(held) { (count(activity.held)) } } @else { (number(0)) } },
         number(activity.retrying),
         maybe_since(activity.failing_since),
         number(activity.applied),

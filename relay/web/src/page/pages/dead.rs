@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Query, State};
 use axum::http::Uri;
 use axum::response::Response;
+use inbox::Tenant;
 use maud::{Markup, html};
 use operate::Places;
 use operate::dead::{Bookmark, DeadMessage, DeadSource, Filter, Listed, States, Total, page, survey};
@@ -31,7 +32,7 @@ use super::filter_box::FilterBox;
 const ROWS: usize = 50;
 
 /// The fields of the filter, with their labels.
-const CONDITIONS: [(&str, &str); 9] = [
+const CONDITIONS: [(&str, &str); 10] = [
     ("topic", "Topic or queue"),
     ("key", "Ordering key"),
     ("kind", "Event type"),
@@ -40,8 +41,12 @@ const CONDITIONS: [(&str, &str); 9] = [
     ("error_like", "Same error except for numbers"),
     ("pipeline", "Pipeline"),
     ("consumer", "Consumer"),
+    ("scope", "Scope of the consumer"),
     ("older_than", "Older than (1h)"),
 ];
+
+/// The conditions that are names of messages, which are compared exactly.
+const NAMES: [&str; 4] = ["topic", "key", "kind", "scope"];
 
 /// The states that can be selected.
 const STATES: [&str; 6] = ["dead", "held", "retrying", "scheduled", "discarded", "closed"];
@@ -55,16 +60,27 @@ pub(crate) fn filter(fields: &Fields) -> Result<Filter, Problem> {
         // A pipeline selects its outbox.
         source: source.or(pipeline.as_ref().map(|_| DeadSource::Outbox)),
         ids: Vec::new(),
-        topic: fields.given("topic"),
-        key: fields.given("key"),
-        kind: fields.given("kind"),
+        topic: fields.name("topic"),
+        key: fields.name("key"),
+        kind: fields.name("kind"),
         cause: fields.given("cause"),
         error: fields.given("error"),
         error_like: fields.given("error_like"),
         consumer: fields.read("consumer")?,
+        scope: named(fields, "scope", Tenant::new)?,
         older_than: fields.read::<Time>("older_than")?.map(|time| time.0),
         newer_than: fields.read::<Time>("newer_than")?.map(|time| time.0),
     })
+}
+
+/// Parses a name, if it is not empty.
+fn named<T, E: ToString>(
+    fields: &Fields,
+    name: &str,
+    parse: impl Fn(String) -> Result<T, E>,
+) -> Result<Option<T>, Problem> {
+    let parsed = fields.name(name).map(parse).transpose();
+    parsed.map_err(|error| Problem::bad(format!("{name}: {}", error.to_string())))
 }
 
 /// Returns the places of a filter. Connects to inboxes.
@@ -80,7 +96,8 @@ pub(crate) async fn places(app: &App, fields: &Fields, filter: &Filter) -> Resul
 /// Returns the conditions of a query, for a link or a form.
 pub(crate) fn kept(fields: &Fields) -> Vec<(&'static str, String)> {
     let names = CONDITIONS.iter().map(|(name, _)| *name).chain(["source", "newer_than"]);
-    names.filter_map(|name| Some((name, fields.given(name)?))).collect()
+    let value = |name| if NAMES.contains(&name) { fields.name(name) } else { fields.given(name) };
+    names.filter_map(|name| Some((name, value(name)?))).collect()
 }
 
 /// Returns the conditions of a query in words; empty for all dead messages.
@@ -220,7 +237,8 @@ fn conditions(query: &Fields, state: &str) -> Markup {
                 }
             } }
             @for (name, label) in CONDITIONS {
-                label { (label) input name=(name) value=(query.text(name)) maxlength="255" autocomplete="off"; }
+                @let value = if NAMES.contains(&name) { query.exact(name) } else { query.text(name) };
+                label { (label) input name=(name) value=(value) maxlength="255" autocomplete="off"; }
             }
             button class="primary" { "Filter" }
         }
@@ -251,7 +269,7 @@ pub(crate) fn row_name(message: &DeadMessage) -> String {
     format!("{}/{}/{}", message.source, message.id, message.owner())
 }
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     column("Choose", Kind::Choice),
     column("Topic", Kind::Name),
     column("Key", Kind::Key),
@@ -260,15 +278,22 @@ const COLUMNS: [Column; 9] = [
     column("Failed attempts", Kind::Number),
     column("Since", Kind::Time),
     column("Of", Kind::Text),
+    column("Scope", Kind::Text),
     column("Message", Kind::Text),
 ];
 
-/// The indexes of the columns with the state and the owner.
+/// The indexes of the columns with the state, the owner and the tenant.
 const STATE: usize = 4;
 const OF: usize = 7;
+const SCOPE: usize = 8;
 
-/// Renders messages: with boxes to choose them, and with their states and owners if these differ.
-/// The title has the state that all have.
+/// Returns the tenant of a message; empty without one.
+pub(super) fn scope_of(message: &DeadMessage) -> &str {
+    message.scope.as_deref().unwrap_or_default()
+}
+
+/// Renders messages: with boxes to choose them, with their states and owners if these differ, and
+/// with their tenants if they have any. The title has the state that all have.
 fn table(listed: &Listed, with_choice: bool) -> Markup {
     let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
     let states: BTreeSet<&str> = listed.messages.iter().map(|message| message.state.as_str()).collect();
@@ -278,6 +303,7 @@ fn table(listed: &Listed, with_choice: bool) -> Markup {
         0 => with_choice,
         STATE => with_state,
         OF => owners.len() > 1,
+        SCOPE => listed.messages.iter().any(|message| !scope_of(message).is_empty()),
         _ => true,
     };
     let columns: Vec<Column> =
@@ -306,6 +332,7 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         html! { @if message.attempts == 0 { (maybe(None)) } @else { (count(message.attempts.into())) } },
         html! { (since(message.since)) @if is_again(message) { span class="faint" { " last " (since(message.changed_at)) } } },
         cell(message.owner()),
+        cell(scope_of(message)),
         html! {
             a href=(story) title=(message.message_id.as_deref().unwrap_or(&message.id)) {
                 @if pipeline.is_empty() { "…" (short(&message.id)) } @else { (message.id) }
@@ -338,7 +365,45 @@ fn links(query: &Fields, state: &str, from: Option<Bookmark>, listed: &Listed) -
 
 #[cfg(test)]
 mod tests {
+    use operate::dead::sample::entry;
+
     use super::*;
+
+    /// Goal: a link to the messages of a key is about exactly this key. Oracle: the filter, and the
+    /// conditions that forms and links keep, for names with spaces at their ends.
+    #[test]
+    fn names_of_messages_are_taken_as_they_are() {
+        let fields = Fields::of(&[("key", " a"), ("topic", "t "), ("scope", " "), ("error", " gone ")]);
+        let found = filter(&fields).unwrap();
+        assert_eq!((found.key.as_deref(), found.topic.as_deref()), (Some(" a"), Some("t ")));
+        assert_eq!(found.scope, Some(Tenant::new(" ").unwrap()));
+        assert_eq!(found.error.as_deref(), Some("gone"));
+        let kept: Vec<_> = kept(&fields);
+        let kept: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        assert_eq!(kept, [("topic", "t "), ("key", " a"), ("error", "gone"), ("scope", " ")]);
+        let form = conditions(&fields, "dead").into_string();
+        assert!(form.contains("name=\"key\" value=\" a\""), "{form}");
+        assert!(filter(&Fields::of(&[("scope", "a\u{7}")])).is_err());
+    }
+
+    /// Goal: two tenants with the same key are not taken for one. Oracle: the columns of a list
+    /// with and without tenants.
+    #[test]
+    fn a_list_says_whose_messages_they_are() {
+        let message = |scope: Option<&str>| {
+            let mut message = entry(7);
+            message.scope = scope.map(str::to_owned);
+            message
+        };
+        let shown = |scopes: &[Option<&str>]| {
+            let messages = scopes.iter().map(|scope| message(*scope)).collect();
+            let listed = Listed { messages, more: false, next: None, away: Vec::new() };
+            table(&listed, false).into_string()
+        };
+        let text = shown(&[Some("acme"), Some("globex")]);
+        assert!(text.contains("Scope") && text.contains("acme") && text.contains("globex"), "{text}");
+        assert!(!shown(&[Some(""), None]).contains("Scope"));
+    }
 
     #[test]
     fn a_filter_is_told_in_words() {

@@ -27,7 +27,7 @@ use super::super::layout::{self, Frame, Tab, cell, count, form_token, maybe, may
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
 use super::choice::{Choice, choice, named};
-use super::dead::{back_to_list, kept, told};
+use super::dead::{back_to_list, kept, scope_of, told};
 
 /// Maximum number of messages shown before a decision.
 const SHOWN_MAX: usize = 10;
@@ -282,23 +282,43 @@ fn place(part: &SelectedPart) -> Vec<Markup> {
 
 fn subjects(messages: &[DeadMessage], total: u64) -> Markup {
     let shown = messages.len() as u64;
+    let with_scope = messages.iter().any(|message| !scope_of(message).is_empty());
+    let is_shown = |index: usize| index != SCOPE || with_scope;
+    let columns: Vec<Column> =
+        (0..).zip(SUBJECTS).filter(|(index, _)| is_shown(*index)).map(|(_, it)| it).collect();
+    let row = |message| {
+        let cells = (0..).zip(subject(message)).filter(|(index, _)| is_shown(*index));
+        cells.map(|(_, cell)| cell).collect()
+    };
     html! {
-        (list("Messages", &SUBJECTS, messages.iter().map(subject)))
+        (list("Messages", &columns, messages.iter().map(row)))
         @if total > shown { p class="faint" { "and " (count(total - shown)) " more" } }
     }
 }
 
-const SUBJECTS: [Column; 5] = [
+const SUBJECTS: [Column; 6] = [
     column("Topic", Kind::Name),
     column("Key", Kind::Key),
     column("Error", Kind::Why),
     column("Of", Kind::Text),
+    column("Scope", Kind::Text),
     column("Message", Kind::Text),
 ];
 
+/// The index of the column with the tenant.
+const SCOPE: usize = 4;
+
 fn subject(message: &DeadMessage) -> Vec<Markup> {
     let (key, error) = (message.key.as_deref(), message.error.as_deref());
-    vec![cell(&message.topic), maybe(key), maybe(error), cell(message.owner()), cell(&message.id)]
+    let scope = scope_of(message);
+    vec![
+        cell(&message.topic),
+        maybe(key),
+        maybe(error),
+        cell(message.owner()),
+        cell(scope),
+        cell(&message.id),
+    ]
 }
 
 /// Returns a verb with the number of its messages: `Requeue 2,009 messages`.

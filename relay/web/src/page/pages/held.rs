@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use maud::{Markup, html};
 use operate::MessageState;
-use operate::held::{HeldLine, Stop, held};
+use operate::held::{HeldLine, Stop, TopicStop, held};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -41,7 +41,8 @@ pub(crate) async fn show(
                 (count(messages)) (if messages == 1 { " waiting message" } else { " waiting messages" })
             }
         }
-        p { "Messages of an ordering key wait behind its first unpublished message. A message without a key holds up its whole topic." }
+        p { "Messages of an ordering key wait behind its first unpublished message. A topic that takes no messages \
+             holds up all of its own, with or without a key." }
         (away(&found.away))
         @if found.more {
             p class="notice" {
@@ -81,6 +82,10 @@ const COLUMNS: [Column; 8] = [
 
 fn row(line: &HeldLine) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
+    let due = match &line.stopped_by {
+        Some(Stop::Topic(stop)) => stop.due_in_seconds,
+        _ => *due_in_seconds,
+    };
     let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
     vec![
         html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "none" } } },
@@ -90,24 +95,40 @@ fn row(line: &HeldLine) -> Vec<Markup> {
             @match &line.stopped_by {
                 None => a href=(story) { (first) },
                 Some(Stop::Pause(_)) => "a pause",
-                Some(Stop::Topic { first, .. }) => {
+                Some(Stop::Topic(TopicStop { first, others: 0, .. })) => {
                     a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) }
                 }
+                Some(Stop::Topic(TopicStop { others, .. })) => {
+                    a href=(with_query("/dead", &[("pipeline", pipeline), ("topic", topic), ("state", "retrying")])) {
+                        "one of " (count(others + 1))
+                    }
+                }
+                Some(Stop::NotExamined) => span class="faint" { "unknown" },
             }
         },
         badge(*state),
         html! { (count(waiting(line))) },
         since(*at),
         html! {
-            @if let Some(due) = due_in_seconds { span class="faint" { "next attempt in " (lasting(*due)) } " " }
+            @if let Some(due) = due { span class="faint" { "next attempt in " (lasting(due)) } " " }
             @match &line.stopped_by {
                 None if line.state == MessageState::Held && line.error.is_none() => {
                     span class="text" { "nothing known stops it: it may leave at any moment" }
                 },
                 None => (maybe(line.error.as_deref())),
                 Some(Stop::Pause(pause)) => (cell(&pause.told())),
-                Some(Stop::Topic { first, error }) => {
-                    span class="text" { "its topic is stopped by " (first) @if let Some(error) = error { ": " (plain(error)) } }
+                Some(Stop::Topic(TopicStop { first, error, others, .. })) => {
+                    span class="text" {
+                        "its topic is stopped by "
+                        @if *others > 0 { "one of " (count(others + 1)) " messages that are retried, for example " }
+                        (first) @if let Some(error) = error { ": " (plain(error)) }
+                    }
+                }
+                Some(Stop::NotExamined) => {
+                    span class="text" {
+                        "what stops it is not among the messages that were examined: "
+                        a href=(story) { "see the message" }
+                    }
                 }
             }
         },
@@ -150,12 +171,28 @@ mod tests {
         let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
         assert_eq!((cells[3].as_str(), cells[5].as_str()), ("a pause", "3"));
         assert!(cells[7].contains("topic refunds is paused by bob: migration"), "{cells:?}");
-        let stopped_by =
-            Some(Stop::Topic { first: String::from("5"), error: Some(String::from("no topic")) });
-        let line = HeldLine { stopped_by, ..line };
+        let stop = TopicStop {
+            first: String::from("5"),
+            error: Some(String::from("no topic")),
+            due_in_seconds: Some(12.0),
+            others: 0,
+        };
+        let line = HeldLine { stopped_by: Some(Stop::Topic(stop.clone())), ..line };
         let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
         assert!(cells[3].contains("id=5&amp;"), "{cells:?}");
         assert!(cells[7].contains("its topic is stopped by 5: no topic"), "{cells:?}");
+        assert!(cells[7].contains("next attempt in 12s"), "{cells:?}");
+        let line = HeldLine { stopped_by: Some(Stop::Topic(TopicStop { others: 2, ..stop })), ..line };
+        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        assert!(cells[3].contains("topic=refunds&amp;state=retrying\">one of 3<"), "{cells:?}");
+        assert!(
+            cells[7].contains("one of 3 messages that are retried, for example 5: no topic"),
+            "{cells:?}"
+        );
+        let line = HeldLine { stopped_by: Some(Stop::NotExamined), ..line };
+        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        assert!(cells[3].contains("unknown") && !cells[3].contains("id=5"), "{cells:?}");
+        assert!(cells[7].contains("not among the messages that were examined"), "{cells:?}");
         let line = HeldLine { stopped_by: None, ..line };
         let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
         assert!(cells[7].contains("nothing known stops it"), "{cells:?}");

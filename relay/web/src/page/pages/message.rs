@@ -306,7 +306,15 @@ fn inbox(operator: &Operator, number: usize, part: &InboxPart) -> Markup {
         _ => "Since",
     };
     let letters = |key: &String| {
-        let query = [("source", "inbox"), ("consumer", &*part.consumer), ("key", key.as_str())];
+        let scope = part.scope.as_deref().unwrap_or_default();
+        let topic = part.topic.as_deref().unwrap_or_default();
+        let query = [
+            ("source", "inbox"),
+            ("consumer", &*part.consumer),
+            ("scope", scope),
+            ("topic", topic),
+            ("key", key.as_str()),
+        ];
         html! { "behind the " a href=(with_query("/dead", &query)) { "dead letters of key " (plain(key)) } }
     };
     html! {
@@ -426,6 +434,7 @@ mod tests {
             error: None,
             dead_letter: None,
             held_by_key: None,
+            topic: None,
         }
     }
 
@@ -554,10 +563,13 @@ mod tests {
             error: Some(HOSTILE.to_owned()),
             dead_letter: Some(String::from("019f0000-0000-7000-8000-000000000001")),
             held_by_key: Some(String::from("a&b")),
+            scope: Some(String::from("acme")),
+            topic: Some(String::from("invoices")),
             ..at("billing", MessageState::Dead)
         };
         let text = inboxes(&Operator::new("eve", Role::Viewer), &[letter]).into_string();
-        assert!(text.contains("/dead?source=inbox&amp;consumer=billing&amp;key=a%26b"), "{text}");
+        let link = "/dead?source=inbox&amp;consumer=billing&amp;scope=acme&amp;topic=invoices&amp;key=a%26b";
+        assert!(text.contains(link), "not those of other tenants and topics: {text}");
         assert!(!text.contains("<script>") && !text.contains("Requeue"), "{text}");
     }
 

@@ -22,7 +22,7 @@ const DELETE: &str = "columns = { topic = \"topic\", key = \"aggregate_id\" }\nw
 /// of the error: problem and remedy.
 type Case = (&'static str, &'static str, &'static [&'static str]);
 
-const CASES: [Case; 41] = [
+const CASES: [Case; 43] = [
     (
         "ALTER TABLE @ ALTER payload TYPE integer USING 1",
         PENDING,
@@ -84,6 +84,19 @@ const CASES: [Case; 41] = [
         "ALTER TABLE @ ALTER topic TYPE bytea USING 'x'",
         PENDING,
         &["columns.topic = topic has the type bytea"],
+    ),
+    (
+        "ALTER TABLE @ ALTER aggregate_id TYPE timestamptz USING now()",
+        PENDING,
+        &[
+            "columns.key = aggregate_id has the type timestamp with time zone",
+            "settings of the producer's session",
+        ],
+    ),
+    (
+        "ALTER TABLE @ ALTER id TYPE money USING 7",
+        PENDING,
+        &["columns.id = id has the type money", "texts, numbers or UUIDs"],
     ),
     (
         "SELECT 1",
