@@ -19,7 +19,7 @@ pub(crate) use minutes::STORE_EVERY;
 
 /// Maximum number of rows counted: of applied messages in all, and of a consumer's failures and
 /// dead letters. So the count stays cheap under any traffic.
-pub const ACTIVITY_COUNTED_MAX: u32 = 200_000;
+pub const ACTIVITY_COUNTED_MAX: u32 = 20_000;
 
 /// One consumer of an inbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Activity {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Counts, for each consumer, the messages that took effect within `period`, and the messages
-    /// that wait. Returns the consumers sorted by name. Reads at most 200,000 rows of applied
+    /// that wait. Returns the consumers sorted by name. Reads at most 20,000 rows of applied
     /// messages, and of the failures and dead letters of each consumer. Cancel-safe.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ mod tests {
     fn what_was_applied_is_told_by_rows_or_counts_whichever_are_ahead() {
         let at = |minutes: i64| Some(OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minutes));
         let row = |consumer: &str, count, at| ActivityRow { consumer: consumer.into(), count, at };
-        let applied = vec![row("fast", 200_000, at(3)), row("by hand", 7, at(59))];
+        let applied = vec![row("fast", 20_000, at(3)), row("by hand", 7, at(59))];
         let mut all = by_consumer(ActivityRows { applied, failing: Vec::new(), letters: Vec::new() });
         let counted = |consumer: &str, applied, last_applied_at| ConsumerCounts {
             consumer: consumer.into(),

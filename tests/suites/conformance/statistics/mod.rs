@@ -21,7 +21,7 @@ const PAGES_A_ROW: i64 = 60;
 /// Maximum pages of hourly maintenance, whose steps are larger.
 const PAGES_OF_MAINTENANCE: i64 = 70_000;
 /// Maximum pages of an operator's query that counts this many rows of each kind.
-const PAGES_OF_ACTIVITY: i64 = 3 * inbox::ACTIVITY_COUNTED_MAX as i64;
+const PAGES_OF_ACTIVITY: i64 = 4 * inbox::ACTIVITY_COUNTED_MAX as i64;
 const CONSUMER: &str = "billing";
 /// The SQL that fills the tables.
 const FILL: &str = include_str!("fill.sql");
@@ -150,7 +150,7 @@ async fn over_the_bound(database: &Database<Postgres>, name: &str) -> Result<Vec
             AND query ~ '(inbox|idempotency|saga)_?' AND query !~ 'the test' AND toplevel
             AND (shared_blks_hit + shared_blks_read) / calls > {PAGES} + {PAGES_A_ROW} * (rows / calls)
                 + CASE WHEN query LIKE 'DELETE%' THEN {PAGES_OF_MAINTENANCE}
-                    WHEN query ~ 'AS (recent|failing|open) ' THEN {PAGES_OF_ACTIVITY} ELSE 0 END"
+                    WHEN query ~ 'AS (recent|failing|open)\\M' THEN {PAGES_OF_ACTIVITY} ELSE 0 END"
     );
     let calls =
         database.integer("SELECT count(*) FROM pg_stat_statements WHERE query ~ 'inbox_dead_letter'").await?;
