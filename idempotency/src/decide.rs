@@ -65,12 +65,14 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Verdict {
     }
     let Some(record) = found.record else { return Verdict::FIRST };
     let Record { fingerprint, state, attempt, holder, .. } = record;
+    let is_erased = record.is_erased();
     let is_recorded = !has_expired(&record);
     let next = Verdict::Take { attempt: attempt.saturating_add(1), is_recorded };
     if !is_recorded {
         return next;
     }
-    if fingerprint != asked.fingerprint {
+    // Nothing shows what was asked for. Whatever it was, it does not run again.
+    if fingerprint != asked.fingerprint && !is_erased {
         return Verdict::Conflict { stored: fingerprint };
     }
     match state {
@@ -203,6 +205,20 @@ mod tests {
     fn what_an_operator_gave_up_is_never_run() {
         let record = Record { outcome: None, ..record(State::Ended(Ending::Failed), OTHER) };
         assert_eq!(decided(Some(record), OnExpired::TakeOver), Verdict::Discarded { decided_at: BEFORE });
+    }
+
+    #[test]
+    fn what_was_erased_is_never_run_whatever_is_asked_for() {
+        let erased = Record {
+            fingerprint: fingerprint(0),
+            outcome: None,
+            ..record(State::Ended(Ending::Failed), OTHER)
+        };
+        let discarded = Verdict::Discarded { decided_at: BEFORE };
+        assert_eq!(decided(Some(erased.clone()), OnExpired::TakeOver), discarded);
+        let other = Record { fingerprint: fingerprint(8), ..erased };
+        let conflict = Verdict::Conflict { stored: fingerprint(8) };
+        assert_eq!(decided(Some(other), OnExpired::TakeOver), conflict, "a key that was only discarded");
     }
 
     #[test]

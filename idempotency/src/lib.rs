@@ -21,6 +21,7 @@
 //! | [`ClaimError`], [`CompleteError`] | errors |
 //! | [`Tenant`], [`CommitError`], [`StoreError`], [`Signature`] | types of other crates in this interface |
 //! | [`StuckKey`], [`Decision`] | keys that wait for an operator, and decisions about them |
+//! | [`KeysOfName`], [`NamedSlice`] | keys whose answers are erased |
 //! | [`Maintained`] | counts of background maintenance |
 //! | `http` (feature `http`) | idempotency keys at the HTTP edge: a tower layer |
 //! | [`telemetry`] | every metric |
@@ -69,6 +70,7 @@ mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
 mod decide;
+mod erasure;
 mod error;
 mod handle;
 mod hold;
@@ -102,6 +104,6 @@ pub use maintenance::Maintained;
 pub use message::Tenant;
 pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
 pub use outbox::{AuditLine, CommitError, Signature, StoreError, UnknownCommit};
-pub use record::{Action, Decision, Ending, StuckKey};
+pub use record::{Action, Decision, Ending, KEYS_LOOKED_AT_MAX, KeysOfName, NamedSlice, StuckKey};
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use message::Fingerprint;
+use message::{Fingerprint, Tenant};
 use outbox::AuditLine;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -82,6 +82,13 @@ pub struct Record {
 }
 
 impl Record {
+    /// Returns whether its answer and the fingerprint of its request were erased.
+    pub(crate) fn is_erased(&self) -> bool {
+        self.state == State::Ended(Ending::Failed)
+            && self.outcome.is_none()
+            && *self.fingerprint.as_bytes() == [0; 32]
+    }
+
     /// Returns whether the row counts as missing. A key in progress never does while its row
     /// exists, because it is unknown whether its effect happened.
     pub(crate) fn has_expired(&self, now: OffsetDateTime) -> bool {
@@ -120,6 +127,29 @@ pub struct StuckKey {
     /// The policy for it: [`OnExpired::Refuse`] waits for an operator, anything else for the next
     /// caller.
     pub on_expired: OnExpired,
+}
+
+/// Maximum keys that one call of [`named`](crate::IdempotencyKeys::named) looks at.
+pub const KEYS_LOOKED_AT_MAX: u32 = 10_000;
+
+/// The keys that an erasure concerns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeysOfName {
+    /// The key itself, or the tenant (the account) that it belongs to.
+    pub name: String,
+    /// Only keys of this tenant.
+    pub tenant: Option<Tenant>,
+}
+
+/// A part of the keys with a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedSlice {
+    /// Keys that have ended: their answers can be erased.
+    pub ended: Vec<KeyId>,
+    /// Number of keys that are in progress, or that any caller may run.
+    pub running: u64,
+    /// The beginning of the next slice; `None` after the last key.
+    pub next: Option<KeyId>,
 }
 
 /// The choice of an operator about a stuck key.

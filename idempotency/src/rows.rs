@@ -6,7 +6,7 @@ use migrations::query::Row;
 
 use crate::id::KeyId;
 use crate::options::OnExpired;
-use crate::record::{Action, Decision, Found, Record, State, StuckKey};
+use crate::record::{Action, Decision, Found, KEYS_LOOKED_AT_MAX, NamedSlice, Record, State, StuckKey};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -58,6 +58,31 @@ pub(crate) fn stuck_key<DB: Backend>(row: &Row<DB>) -> Result<StuckKey> {
         lease_until: row.get("lease_until")?,
         on_expired: OnExpired::of_column(row.get("refuses")?),
     })
+}
+
+/// Reads a slice of the keys with a name. The last row is the end of the walk, whatever its name.
+pub(crate) fn named<DB: Backend>(found: &[Row<DB>]) -> Result<NamedSlice> {
+    let mut slice = NamedSlice { ended: Vec::new(), running: 0, next: None };
+    for row in found {
+        let is_named: bool = row.get("is_named")?;
+        let has_ended: bool = row.get("is_ended")?;
+        if is_named && has_ended {
+            slice.ended.push(key_id(row)?);
+        } else if is_named {
+            slice.running += 1;
+        }
+    }
+    if let Some(last) = found.last()
+        && row_count(last)? >= u64::from(KEYS_LOOKED_AT_MAX)
+    {
+        slice.next = Some(key_id(last)?);
+    }
+    Ok(slice)
+}
+
+/// Reads the number of rows of a walk.
+fn row_count<DB: Backend>(row: &Row<DB>) -> Result<u64> {
+    row.get("scanned")
 }
 
 pub(crate) fn decided<DB: Backend>(row: &Row<DB>) -> Result<Decision> {

@@ -2,5 +2,5 @@
 //! [`KeyTables`](crate::store::KeyTables) run and describe them; each database has its own texts.
 
 migrations::shared_statements! { $
-    find finish forget insert look replace report stuck
+    erase find finish forget insert look named replace report stuck
 }

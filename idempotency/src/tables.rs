@@ -2,6 +2,7 @@
 //! nothing. All databases share this code; [`KeyStore`] has the operations in which they differ.
 //! Run every call that takes a pool to its end.
 
+use message::Tenant;
 use migrations::Statement;
 use migrations::query::Query;
 use outbox::Bounded;
@@ -10,7 +11,7 @@ use time::OffsetDateTime;
 
 use crate::id::KeyId;
 use crate::options::OnExpired;
-use crate::record::{Decision, Found, Record, State, StuckKey};
+use crate::record::{Decision, Found, KEYS_LOOKED_AT_MAX, KeysOfName, NamedSlice, Record, State, StuckKey};
 use crate::rows;
 use crate::store::{Ask, End, KeyStore, KeyTables, TakeOver};
 
@@ -108,6 +109,30 @@ impl<DB: KeyStore> KeyTables<DB> {
     /// them as reported.
     pub(crate) async fn report(&self, db: &Bounded<DB>, limit: u32) -> Result<Vec<StuckKey>> {
         stuck_keys(db, &self.shared.report, limit).await
+    }
+
+    /// Reads the next keys with a name.
+    pub(crate) async fn named(
+        &self,
+        pool: &Pool<DB>,
+        of: &KeysOfName,
+        after: Option<&KeyId>,
+    ) -> Result<NamedSlice> {
+        let query = Query::<DB>::new(&self.shared.named)
+            .bind(after.map_or("", |id| id.tenant().as_str()))
+            .bind(after.map_or("", |id| id.operation().as_str()))
+            .bind(after.map_or("", |id| id.key().as_str()))
+            .bind(&of.name)
+            .bind(of.tenant.as_ref().map(Tenant::as_str))
+            .bind(KEYS_LOOKED_AT_MAX);
+        let found = of_existing(query).rows(&mut *pool.acquire().await?).await?;
+        rows::named(&found)
+    }
+
+    /// Removes the answer of a key that has ended. Returns whether it had ended.
+    pub(crate) async fn erase(&self, pool: &Pool<DB>, id: &KeyId, actor: &str) -> Result<bool> {
+        let erase = of_existing(of_key::<DB>(&self.shared.erase, id).bind(actor));
+        erase.changes_one(&mut *pool.acquire().await?).await
     }
 
     /// Deletes keys that have expired by the database's clock and before `until`, at most `limit`.

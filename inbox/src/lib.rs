@@ -66,6 +66,7 @@ mod statements;
 mod tables;
 
 // The handle, and what keeps its tables in order.
+mod erasure;
 mod inbox;
 mod retention;
 mod within;
@@ -107,10 +108,10 @@ pub use comparison::{Duplicate, PayloadComparison, SourceComparison};
 pub use day::Day;
 pub use dead_letters::{
     Action, AfterDeadLetter, Cause, ClosedCount, DISCARDED_MAX, DeadLetter, DeadLetterQuery, DecidedLetter,
-    Decision, EVIDENCE_BYTES_MAX, FoundLetter, LETTER_ERRORS_LOOKED_AT, LETTERS_GROUPED_MAX,
+    Decision, EVIDENCE_BYTES_MAX, FoundLetter, KeyedLetter, LETTER_ERRORS_LOOKED_AT, LETTERS_GROUPED_MAX,
     LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterDecision, LetterFilter, LetterGroup, LetterSlice,
-    LetterSurvey, ManyDecided, REQUESTED_MAX, Reason, RedriveOptions, Redriven, Requested, Resolution,
-    SeenLetter, Signature,
+    LetterSurvey, LettersOfKey, ManyDecided, REQUESTED_MAX, Reason, RedriveOptions, Redriven, Requested,
+    Resolution, SeenLetter, Signature,
 };
 pub use dialect::Dialect;
 pub use error::{AdmitError, CommitError, ConfirmError, OpenError, RedriveError, UnknownCommit};

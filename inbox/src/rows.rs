@@ -11,8 +11,8 @@ use crate::attempts::{Attempt, InHand, NotedFailure};
 use crate::chunks::Incomplete;
 use crate::comparison::Stored;
 use crate::dead_letters::{
-    Action, ClosedCount, DeadLetter, DecidedLetter, Decision, FoundLetter, HeldFirst, HeldKey,
-    LetterDecision, LetterGroup, Reason, Resolution, Signature,
+    Action, ClosedCount, DeadLetter, DecidedLetter, Decision, FoundLetter, HeldFirst, HeldKey, KeyedLetter,
+    LetterDecision, LetterGroup, Reason, Resolution, SeenLetter, Signature,
 };
 use crate::dialect::{Guards, Inserted, Reading};
 use crate::ids::DeadLetterId;
@@ -164,6 +164,14 @@ pub(crate) fn found_letter<DB: Backend>(row: &Row<DB>) -> Result<FoundLetter> {
         deliveries: row.get("deliveries")?,
         dead_at: row.get("dead_at")?,
         error: row.get("error")?,
+    })
+}
+
+pub(crate) fn keyed_letter<DB: Backend>(row: &Row<DB>) -> Result<KeyedLetter> {
+    Ok(KeyedLetter {
+        seen: SeenLetter { id: letter_id(row)?, reason: reason(row)?, deliveries: row.get("deliveries")? },
+        message_id: row.get("message_id")?,
+        is_open: row.get("is_open")?,
     })
 }
 

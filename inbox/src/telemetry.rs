@@ -18,6 +18,11 @@ pub const METRICS: &[Metric] = &[
     Metric::counter("inbox_duplicates_total", &["consumer"], "deliveries suppressed as duplicates"),
     Metric::counter("inbox_skipped_total", &["consumer"], "messages skipped because their kind is unknown"),
     Metric::counter(
+        "inbox_erased_total",
+        &["consumer"],
+        "messages skipped because the key of their subject was deleted",
+    ),
+    Metric::counter(
         "inbox_chunks_total",
         &["consumer"],
         "chunks stored until the rest of their message arrives",
@@ -113,6 +118,10 @@ impl Meter {
 
     pub(crate) fn skipped(&self) {
         self.count("inbox_skipped_total", 1);
+    }
+
+    pub(crate) fn erased(&self) {
+        self.count("inbox_erased_total", 1);
     }
 
     pub(crate) fn chunk(&self) {

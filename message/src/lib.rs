@@ -31,6 +31,7 @@
 //! | `subscription` | [`Subscriber`], [`Subscription`], [`Delivery`], [`Settlement`]: the seam from brokers |
 //! | `runtime` | [`Runtime`]: the source of tasks and random numbers |
 //! | [`units`] | durations and sizes as people read them |
+//! | `sealing` | [`Sealing`]: payloads that are encrypted for a subject, until its key is deleted |
 //! | `spans` | moves times without leaving their range, and limits that can be added to them |
 //! | `steady_clock` | [`SteadyClock`]: the second clock that must agree before something is forgotten |
 //! | `transactions` | [`Transactions`]: the seam towards brokers that publish in transactions |
@@ -59,6 +60,7 @@ mod metric;
 mod proof;
 mod publisher;
 mod runtime;
+mod sealing;
 mod shield;
 mod spans;
 mod splitter;
@@ -97,6 +99,12 @@ pub use publisher::{
 pub use runtime::Runtime;
 #[cfg(feature = "testing")]
 pub use runtime::Simulated;
+#[doc(hidden)]
+pub use sealing::mark_sealed;
+pub use sealing::{
+    ERASED_CONTENT_TYPE, Opened, SEALED_CONTENT_TYPE, SEALED_FOR, SEALED_TYPE, Sealing, SealingError,
+    open_message,
+};
 pub use shield::{ToItsEnd, shield};
 #[doc(hidden)]
 pub use spans::{ahead, back, finite};

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use message::{
     ContentType, Event, EventType, Headers, InvalidText, InvalidTrace, Message, MessageId, OrderingKey,
-    Topic, TraceContext,
+    SEALED_CONTENT_TYPE, Sealing, SealingError, Topic, TraceContext, mark_sealed,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -201,6 +201,24 @@ impl NewMessage {
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
         self
+    }
+
+    /// Encrypts the payload for a subject: call it last, with the payload, its content type and the
+    /// id set. Whoever deletes the subject's key later erases the payload wherever it is. The name
+    /// of the subject becomes the header `sealed-for`, which everyone can read. Without an
+    /// [`id`](Self::id) the message gets a fresh one, because the id is encrypted with the payload.
+    ///
+    /// Topic, kind, key and headers stay readable: put nothing about the person into them.
+    ///
+    /// # Errors
+    /// [`SealingError`]: the key store is unavailable, or the subject's key was deleted. Enqueueing
+    /// reports earlier mistakes in the message. Cancel-safe if the sealing is.
+    pub async fn sealed(mut self, sealing: &dyn Sealing, subject: &str) -> Result<Self, SealingError> {
+        let id = self.id.unwrap_or_else(MessageId::new);
+        mark_sealed(&mut self.headers, subject, &self.content_type)?;
+        self.payload = sealing.seal(subject, id, &self.payload).await?.into();
+        self.id = Some(id);
+        Ok(self.content_type(SEALED_CONTENT_TYPE))
     }
 
     fn note(&mut self, mistake: impl Into<InvalidMessage>) {

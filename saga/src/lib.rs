@@ -86,6 +86,7 @@ mod crash_points;
 #[cfg(feature = "testing")]
 pub mod crash_points;
 mod dialect;
+mod erasure;
 mod error;
 #[cfg(feature = "testing")]
 mod hook;
@@ -122,7 +123,7 @@ pub use error::{OpenError, ReplyError, StartError, StoreError};
 pub use hook::Hook;
 pub use in_transaction::InTransaction;
 pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
-pub use operator::{Action, DecidedSaga, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaQuery};
+pub use operator::{Action, DecidedSaga, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaOfId, SagaQuery};
 pub use options::{SPAN_MAX, WorkerOptions};
 pub use outbox::{AuditLine, Signature};
 #[doc(hidden)]

@@ -82,6 +82,16 @@ pub struct DecidedSaga {
     pub step: Option<String>,
 }
 
+/// A saga with the id of an erasure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SagaOfId {
+    /// Its name.
+    pub id: SagaId,
+    /// Whether it has ended, so that its contents can be erased.
+    pub has_ended: bool,
+}
+
 /// Maximum overdue sagas of a version that are counted. The statements repeat this number.
 pub const OVERDUE_COUNTED_MAX: u64 = 100_000;
 

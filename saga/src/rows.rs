@@ -4,7 +4,7 @@ use migrations::query::Row;
 
 use crate::dialect::Dialect;
 use crate::key::SagaId;
-use crate::operator::{Action, DecidedSaga, Decision, Overdue};
+use crate::operator::{Action, DecidedSaga, Decision, Overdue, SagaOfId};
 use crate::record::{SagaOutline, SagaRecord, State, StepKind, StepRecord, StepState, UndoState};
 use crate::reply_token::Secret;
 
@@ -75,6 +75,10 @@ pub(crate) fn step<DB: Dialect>(row: &Row<DB>) -> Result<StepRecord> {
 pub(crate) fn decision<DB: Dialect>(row: &Row<DB>) -> Result<Decision> {
     let subject = DecidedSaga { id: id(row)?, step: row.get("step")? };
     Decision::read(row, Action::from_word, subject)
+}
+
+pub(crate) fn of_id<DB: Dialect>(row: &Row<DB>) -> Result<SagaOfId> {
+    Ok(SagaOfId { id: id(row)?, has_ended: row.get("has_ended")? })
 }
 
 pub(crate) fn overdue<DB: Dialect>(row: &Row<DB>) -> Result<Overdue> {

@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 
 use crate::dialect::{Dialect, Replied};
 use crate::key::{SagaId, StepKey};
-use crate::operator::{Action, DecidedSaga, Decision, Overdue, SagaQuery};
+use crate::operator::{Action, DecidedSaga, Decision, Overdue, SagaOfId, SagaQuery};
 use crate::options::{LEASE_MAX, PAUSE_MAX};
 use crate::record::{
     Commits, DOUBTED, GIVEN, Held, LOST, NewStep, SagaKind, SagaOutline, SagaRecord, State, StepChange,
@@ -496,6 +496,23 @@ impl<DB: Dialect> Tables<DB> {
         until: OffsetDateTime,
     ) -> Result<u64> {
         DB::forget_sagas(connection, &self.own, retention, until).await
+    }
+
+    /// Returns the sagas of an id that are not erased.
+    pub(crate) async fn of_id(&self, connection: &mut DB::Connection, id: &str) -> Result<Vec<SagaOfId>> {
+        let found = Query::<DB>::new(&self.shared.of_id).bind(id).rows(connection).await?;
+        found.iter().map(rows::of_id).collect()
+    }
+
+    /// Removes what an ended saga holds, and commits. Returns whether it had ended.
+    pub(crate) async fn erase(&self, mut tx: Transaction<'static, DB>, id: &SagaId) -> Result<bool> {
+        let has_ended = of_saga::<DB>(&self.shared.erase_saga, id).changes_one(&mut tx).await?;
+        if has_ended {
+            for statement in [&self.shared.erase_steps, &self.shared.erase_replies] {
+                of_saga::<DB>(statement, id).run(&mut tx).await?;
+            }
+        }
+        tx.commit().await.map(|()| has_ended)
     }
 
     /// Deletes decisions older than a given time, at most `limit`. Returns their number.

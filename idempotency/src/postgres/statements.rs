@@ -154,4 +154,20 @@ migrations::statements! {
             AND (NOT f.refuses OR f.lease_until IS NULL) AND (f.state <> 'in_progress'
                 OR (NOT f.refuses AND coalesce(f.lease_until, f.claimed_at) <= statement_timestamp()))
             ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
+    /// The next keys with a name, and the last one of the walk: behind $1 to $3, of the name $4 and
+    /// the tenant $5, or null; $6 keys to look at.
+    named(none = "decode(repeat('00', 32), 'hex')") = "
+        SELECT scope, operation, key, is_named, is_ended, scanned FROM (
+            SELECT w.*, count(*) OVER () AS scanned,
+                row_number() OVER (ORDER BY w.scope, w.operation, w.key) AS nth
+            FROM (SELECT scope, operation, key, state IN ('succeeded', 'failed') AS is_ended,
+                    (scope = $4 OR key = $4) AND ($5::text IS NULL OR scope = $5)
+                        AND NOT (state = 'failed' AND outcome IS NULL AND fingerprint = {none}) AS is_named
+                FROM {schema}idempotency_key WHERE (scope, operation, key) > ($1, $2, $3)
+                ORDER BY scope, operation, key LIMIT $6::bigint) AS w) AS walk
+        WHERE is_named OR nth = scanned ORDER BY scope, operation, key";
+    /// $4 the operator.
+    erase(none = "decode(repeat('00', 32), 'hex')") = "
+        UPDATE {schema}idempotency_key SET state = 'failed', outcome = NULL, fingerprint = {none}, decided_by = $4
+        WHERE scope = $1 AND operation = $2 AND key = $3 AND state IN ('succeeded', 'failed')";
 }

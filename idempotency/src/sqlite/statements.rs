@@ -56,4 +56,19 @@ migrations::statements! {
     forget = "DELETE FROM idempotency_key WHERE rowid IN (SELECT rowid FROM idempotency_key \
         WHERE expires_at <= min({now}, $2) AND (NOT refuses OR lease_until IS NULL) \
         AND (state <> 'in_progress' OR (NOT refuses AND lease_until <= {now})) ORDER BY expires_at LIMIT $1)";
+    /// As on PostgreSQL. In three parts, because SQLite uses only the first column of the index for
+    /// a comparison of rows.
+    named(walked = "SELECT scope, operation, key, state IN ('succeeded', 'failed') AS is_ended, \
+            (scope = $4 OR key = $4) AND ($5 IS NULL OR scope = $5) AND NOT (state = 'failed' \
+            AND outcome IS NULL AND fingerprint = zeroblob(32)) AS is_named FROM idempotency_key") =
+        "SELECT scope, operation, key, is_named, is_ended, scanned FROM ( \
+        SELECT w.*, count(*) OVER () AS scanned, row_number() OVER (ORDER BY scope, operation, key) AS nth \
+        FROM (SELECT * FROM (SELECT * FROM ({walked} WHERE scope = $1 AND operation = $2 AND key > $3 \
+            ORDER BY key LIMIT $6) \
+        UNION ALL SELECT * FROM ({walked} WHERE scope = $1 AND operation > $2 ORDER BY operation, key LIMIT $6) \
+        UNION ALL SELECT * FROM ({walked} WHERE scope > $1 ORDER BY scope, operation, key LIMIT $6)) \
+        ORDER BY scope, operation, key LIMIT $6) AS w) WHERE is_named OR nth = scanned \
+        ORDER BY scope, operation, key";
+    erase = "UPDATE idempotency_key SET state = 'failed', outcome = NULL, fingerprint = zeroblob(32), \
+        decided_by = $4 WHERE scope = $1 AND operation = $2 AND key = $3 AND state IN ('succeeded', 'failed')";
 }

@@ -38,8 +38,9 @@ pub use held_turn::{FailedTurn, Turn};
 pub(crate) use held_turn::{NotedTurn, PAUSE_MAX};
 pub use options::{AfterDeadLetter, RedriveOptions};
 pub use query::{
-    DeadLetterQuery, FoundLetter, LETTER_ERRORS_LOOKED_AT, LETTERS_GROUPED_MAX, LETTERS_LOOKED_AT_MAX,
-    LETTERS_SURVEYED_MAX, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
+    DeadLetterQuery, FoundLetter, KeyedLetter, LETTER_ERRORS_LOOKED_AT, LETTERS_GROUPED_MAX,
+    LETTERS_LOOKED_AT_MAX, LETTERS_SURVEYED_MAX, LetterFilter, LetterGroup, LetterSlice, LetterSurvey,
+    LettersOfKey,
 };
 pub use reason::{Cause, Reason, Resolution};
 pub use record::{DeadLetter, EVIDENCE_BYTES_MAX, HeldFirst, HeldKey};

@@ -7,7 +7,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use time::OffsetDateTime;
+use uuid::Uuid;
 
+use super::decision::SeenLetter;
 use super::reason::Reason;
 use crate::ids::{ConsumerName, DeadLetterId, Tenant};
 
@@ -95,6 +97,28 @@ pub struct LetterSlice<T> {
     pub letters: Vec<T>,
     /// The beginning of the next slice; `None` after the last letter.
     pub next: Option<DeadLetterId>,
+}
+
+/// The dead letters that an erasure concerns: those that meet every condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LettersOfKey {
+    /// The ordering key.
+    pub key: String,
+    /// Only of this topic or queue.
+    pub topic: Option<String>,
+    /// Only of this tenant.
+    pub tenant: Option<Tenant>,
+}
+
+/// A dead letter of a key, open or closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyedLetter {
+    /// The dead letter.
+    pub seen: SeenLetter,
+    /// Its message; `None` for a delivery that is not a message.
+    pub message_id: Option<Uuid>,
+    /// Whether it is open: its message may still take effect.
+    pub is_open: bool,
 }
 
 /// An open dead letter, as far as a decision needs it.

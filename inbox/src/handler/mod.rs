@@ -3,6 +3,7 @@
 mod error;
 mod function;
 mod received;
+mod sealed;
 
 use async_trait::async_trait;
 use message::{EventType, Message};
@@ -13,6 +14,7 @@ pub use error::{HandlerError, Next};
 pub use function::{BatchFunction, EventFunction, IntoResult, MessageFunction, Tx};
 pub(crate) use function::{BatchRoute, EventRoute, Handled, MessageRoute, Route};
 pub use received::Received;
+pub(crate) use sealed::SealedHandler;
 
 /// The effect of a message.
 #[async_trait]

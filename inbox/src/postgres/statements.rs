@@ -435,6 +435,38 @@ migrations::statements! {
         CROSS JOIN LATERAL (SELECT k.subject, k.resolution, k.consumer, k.scope \
         FROM {schema}inbox_dead_letter AS k WHERE k.subject = u.id OFFSET 0) AS d \
         WHERE d.consumer = $1 AND ($2::text IS NULL OR d.scope = $2)";
+    /// The next dead letters of a key: $1 after this id, $2 dead letters to look at, $3 key, $4
+    /// topic and $5 tenant, or null.
+    letters_of_key = "WITH walk AS MATERIALIZED (
+            SELECT id, message_id, reason, deliveries, resolution IS NULL AS is_open,
+                key = $3 AND ($4::text IS NULL OR topic = $4) AND ($5::text IS NULL OR scope = $5) AS is_of_key
+            FROM {schema}inbox_dead_letter WHERE id > coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+            ORDER BY id LIMIT $2::bigint)
+        SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN (
+            SELECT id, message_id, reason, deliveries, is_open FROM walk WHERE is_of_key) AS l ON true ORDER BY l.id";
+    /// $1 message ids, $2 tenant or null. OFFSET: each is looked up by its index.
+    results_of = "SELECT count(*) AS results FROM UNNEST($1::uuid[]) AS u (id)
+        CROSS JOIN LATERAL (SELECT result, scope FROM {schema}inbox_message AS m
+            WHERE m.message_id = u.id OFFSET 0) AS m
+        WHERE m.result IS NOT NULL AND ($2::text IS NULL OR m.scope = $2)";
+    erase_results = "UPDATE {schema}inbox_message SET result = NULL WHERE message_id = ANY ($1::uuid[])
+        AND result IS NOT NULL AND ($2::text IS NULL OR scope = $2)";
+    /// $1 dead letters, of which the open ones stay as they are; $2 the content type of erased
+    /// ones.
+    erase_letters = "UPDATE {schema}inbox_dead_letter
+        SET key = NULL, headers = '[]', traceparent = NULL, tracestate = NULL, payload = '', content_type = $2,
+            error = 'erased'
+        WHERE ctid = ANY (ARRAY(SELECT l.place FROM UNNEST($1::uuid[]) AS u (id) CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM {schema}inbox_dead_letter AS d WHERE d.id = u.id AND d.resolution IS NOT NULL
+            LIMIT 1 FOR UPDATE) AS l))";
+    /// $1 dead letters. Their filters may name the key, and errors may quote the content. What is
+    /// still requested stays: its outcome follows.
+    erase_outcomes = "UPDATE {schema}inbox_audit
+        SET selection = NULL, outcome = CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded')
+            THEN outcome ELSE 'erased' END
+        WHERE ctid = ANY (ARRAY(SELECT a.place FROM UNNEST($1::uuid[]) AS u (id) CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM {schema}inbox_audit WHERE dead_letter = u.id AND done_at IS NOT NULL
+            OFFSET 0) AS a))";
     retained_from = "SELECT retained_from FROM {schema}inbox_retention";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(\
         SELECT ctid FROM {schema}inbox_dead_letter WHERE resolution IS NOT NULL AND resolution <> 'applied_late' \

@@ -291,5 +291,23 @@ migrations::statements! {
         OR scope = $2) AND message_id IN (SELECT value FROM json_each($3)) UNION \
         SELECT subject, resolution IS NULL FROM inbox_dead_letter WHERE consumer = $1 AND ($2 IS NULL \
         OR scope = $2) AND subject IN (SELECT value FROM json_each($3))";
+    /// As on PostgreSQL.
+    letters_of_key = "WITH walk AS MATERIALIZED (SELECT id, message_id, reason, deliveries, \
+            resolution IS NULL AS is_open, key = $3 AND ($4 IS NULL OR topic = $4) \
+                AND ($5 IS NULL OR scope = $5) AS is_of_key \
+            FROM inbox_dead_letter WHERE id > coalesce($1, '') ORDER BY id LIMIT $2) \
+        SELECT s.seen_to, s.scanned, l.* FROM {walk_end} AS s LEFT JOIN \
+        (SELECT id, message_id, reason, deliveries, is_open FROM walk WHERE is_of_key) AS l ON true ORDER BY l.id";
+    results_of = "SELECT count(*) AS results FROM json_each($1) AS u \
+        CROSS JOIN inbox_message AS m ON m.message_id = u.value \
+        WHERE m.result IS NOT NULL AND ($2 IS NULL OR m.scope = $2)";
+    erase_results = "UPDATE inbox_message SET result = NULL WHERE result IS NOT NULL \
+        AND message_id IN (SELECT value FROM json_each($1)) AND ($2 IS NULL OR scope = $2)";
+    erase_letters = "UPDATE inbox_dead_letter SET key = NULL, headers = '[]', traceparent = NULL, \
+        tracestate = NULL, payload = x'', content_type = $2, error = 'erased' \
+        WHERE resolution IS NOT NULL AND id IN (SELECT value FROM json_each($1))";
+    erase_outcomes = "UPDATE inbox_audit SET selection = NULL, outcome = CASE WHEN outcome IN ('applied', \
+        'applied_late', 'duplicate', 'discarded') THEN outcome ELSE 'erased' END \
+        WHERE done_at IS NOT NULL AND dead_letter IN (SELECT value FROM json_each($1))";
     retained_from = "SELECT retained_from FROM inbox_retention";
 }

@@ -6,6 +6,7 @@
 mod attempts;
 mod chunks;
 mod dead_letters;
+mod erasure;
 mod guard;
 mod known;
 mod minutes;

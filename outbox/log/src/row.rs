@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use message::{
-    ContentType, EventType, Headers, Message, MessageId, OrderingKey, Source, Topic, TraceContext,
+    ContentType, ERASED_CONTENT_TYPE, EventType, Headers, Message, MessageId, OrderingKey, Source, Topic,
+    TraceContext,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -119,6 +120,9 @@ impl Row<'_> {
         let Some(time) = self.enqueued_at else {
             return Err(String::from("its row is no longer in outbox_message, so it cannot be published"));
         };
+        if self.content_type == ERASED_CONTENT_TYPE.as_bytes() {
+            return Err(String::from("its content was erased by an operator: discard it"));
+        }
         let invalid = |error: message::InvalidText| error.to_string();
         let id = self.message_id.read()?;
         let topic = text::name("topic", self.topic)?;
@@ -226,6 +230,7 @@ mod tests {
             (Row { headers: Some(br#"{"ce_id":"x"}"#), ..row() }, "reserved"),
             (Row { message_id: RowId::Text(b"x"), ..row() }, "UUID"),
             (Row { enqueued_at: None, ..row() }, "no longer in outbox_message"),
+            (Row { content_type: ERASED_CONTENT_TYPE.as_bytes(), payload: b"", ..row() }, "was erased"),
             (Row { message_id: RowId::Text(b"\xff"), ..row() }, "message id"),
             (Row { topic: b"or\xff", ..row() }, r#"the topic "or\xff" is not UTF-8 at byte 2"#),
             (Row { key: Some(b"caf\xe9"), ..row() }, r#"the key "caf\xe9" is not UTF-8 at byte 3"#),

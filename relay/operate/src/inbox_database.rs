@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use inbox::{
     Activity, ConsumerName, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, Dialect as Store,
-    FoundLetter, Inbox, InboxOptions, Known, LetterDecision, LetterFilter, LetterGroup, LetterSlice,
-    LetterSurvey, ManyDecided, RedriveError, RedriveOptions, Redriven, Requested, SeenLetter,
+    FoundLetter, Inbox, InboxOptions, KeyedLetter, Known, LetterDecision, LetterFilter, LetterGroup,
+    LetterSlice, LetterSurvey, LettersOfKey, ManyDecided, RedriveError, RedriveOptions, Redriven, Requested,
+    SeenLetter, StoreError, Tenant,
 };
 use migrations::Identifier;
 use sqlx::{Pool, Sqlite};
@@ -171,6 +172,38 @@ impl InboxDatabase {
         self.answer(on!(&self.on, inbox => inbox.discard_all(letters, decided).await))
     }
 
+    /// Returns the next dead letters of a key, open and closed.
+    pub(crate) async fn letters_of_key(
+        &self,
+        of: &LettersOfKey,
+        after: Option<DeadLetterId>,
+    ) -> Result<LetterSlice<KeyedLetter>, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.letters_of_key(of, after).await))
+    }
+
+    /// Counts the results of messages.
+    pub(crate) async fn results_of(
+        &self,
+        ids: &[Uuid],
+        tenant: Option<&Tenant>,
+    ) -> Result<u64, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.results_of(ids, tenant).await))
+    }
+
+    /// Removes the results of messages.
+    pub(crate) async fn erase_results(
+        &self,
+        ids: &[Uuid],
+        tenant: Option<&Tenant>,
+    ) -> Result<u64, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.erase_results(ids, tenant).await).map_err(refused))
+    }
+
+    /// Removes what closed dead letters hold.
+    pub(crate) async fn erase_letters(&self, letters: &[DeadLetterId]) -> Result<u64, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.erase_letters(letters).await).map_err(refused))
+    }
+
     /// Returns the result of a decision about many dead letters.
     pub(crate) async fn decision(
         &self,
@@ -183,4 +216,9 @@ impl InboxDatabase {
     pub(crate) async fn close(&self) {
         on!(&self.on, inbox => close(inbox.pool()).await);
     }
+}
+
+/// Distinguishes a missing right.
+fn refused(error: StoreError) -> OperateError {
+    OperateError::of_statement(error.fault(), &error)
 }

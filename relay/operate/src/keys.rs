@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use idempotency::{
-    Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, StuckKey,
+    Action, ClaimError, DecideError, Decision, IdempotencyKeys, KeyId, KeyOptions, KeyStore, KeysOfName,
+    NamedSlice, StuckKey,
 };
 use message::error_text;
 use migrations::Identifier;
@@ -59,7 +60,7 @@ pub struct DecidedLine {
 }
 
 /// The keys of one database.
-type Keys = Opened<IdempotencyKeys<Postgres>, IdempotencyKeys<Sqlite>>;
+pub(crate) type Keys = Opened<IdempotencyKeys<Postgres>, IdempotencyKeys<Sqlite>>;
 
 /// Lists at most `limit` keys whose lease has expired and which no request has taken over, longest
 /// expired first. Cancel-safe.
@@ -127,11 +128,25 @@ pub async fn decisions(
 }
 
 impl Keys {
-    async fn open(tables: &Tables) -> Result<Self, OperateError> {
+    pub(crate) async fn open(tables: &Tables) -> Result<Self, OperateError> {
         tables.open("relay keys", open, open).await
     }
 
-    async fn close(self) {
+    /// Returns the next keys with a name.
+    pub(crate) async fn named(
+        &self,
+        of: &KeysOfName,
+        after: Option<&KeyId>,
+    ) -> Result<NamedSlice, OperateError> {
+        self.answer(on!(&self.on, keys => keys.named(of, after).await).map_err(failed))
+    }
+
+    /// Removes the answer of a key.
+    pub(crate) async fn erase(&self, id: &KeyId, actor: &str) -> Result<bool, OperateError> {
+        self.answer(on!(&self.on, keys => keys.erase(id, actor).await).map_err(failed))
+    }
+
+    pub(crate) async fn close(self) {
         on!(&self.on, keys => close(keys.pool()).await);
     }
 }

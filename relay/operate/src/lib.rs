@@ -4,7 +4,7 @@
 //! Each function takes the calling [`Operator`] and refuses what its role does not permit, before
 //! it connects to anything. Each decision is written to the audit of the database that it changes,
 //! in the same transaction: author, time, action, the filter with the number of chosen messages,
-//! and the reason. Work of several transactions (a replay, a forgotten relay, deleted
+//! and the reason. Work of several transactions (a replay, an erasure, a forgotten relay, deleted
 //! old messages) has one line before it and one after it.
 //!
 //! | module | what it holds |
@@ -33,6 +33,7 @@
 //! | [`doctor`] | checks of a pipeline's database, broker and inboxes |
 //! | [`verify`] | compares outbox, broker and inboxes |
 //! | [`retention`] | history, its age, and what holds it back |
+//! | [`erase`](mod@erase) | removes what is stored of a subject |
 //! | [`forget`](mod@forget) | removes a relay that will not return |
 //! | [`replay`] | publishing messages again |
 //! | [`tail`] | messages that are being published now |
@@ -54,6 +55,7 @@ pub mod cause;
 pub mod consumers;
 pub mod dead;
 pub mod doctor;
+pub mod erase;
 mod error;
 pub mod export;
 pub mod failures;

@@ -6,8 +6,8 @@ use message::error_text;
 use migrations::Identifier;
 use outbox::Outbox;
 use saga::{
-    Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaOutline, SagaQuery, Seen, StepRecord,
-    StoreError,
+    Choice, DecideError, Decision, Dialect, OpenError, SagaId, SagaOfId, SagaOutline, SagaQuery, Seen,
+    StepRecord, StoreError,
 };
 use sqlx::{Pool, Sqlite};
 
@@ -84,6 +84,16 @@ impl SagaDatabase {
             on!(&self.on, sagas => sagas.decide(id, choice, seen, &signed.signature(None)).await)
                 .map_err(refused),
         )
+    }
+
+    /// Returns the sagas with an id.
+    pub(crate) async fn of_id(&self, id: &str) -> Result<Vec<SagaOfId>, OperateError> {
+        self.answer(on!(&self.on, sagas => sagas.of_id(id).await).map_err(failed))
+    }
+
+    /// Removes what an ended saga holds.
+    pub(crate) async fn erase(&self, id: &SagaId) -> Result<bool, OperateError> {
+        self.answer(on!(&self.on, sagas => sagas.erase(id).await).map_err(failed))
     }
 
     /// Closes the connection.

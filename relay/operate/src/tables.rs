@@ -152,11 +152,15 @@ impl Tables {
                 };
                 On::Postgres(hosts.application_name(application_name))
             }
-            Dialect::Sqlite => On::Sqlite(match &self.known {
-                Known::Url(url) => sqlite_options(url.expose_secret())
-                    .map_err(|error| OperateError::from(LogError::from(error)))?,
-                Known::Lent(address) => address.sqlite()?,
-            }),
+            Dialect::Sqlite => {
+                let options = match &self.known {
+                    Known::Url(url) => sqlite_options(url.expose_secret())
+                        .map_err(|error| OperateError::from(LogError::from(error)))?,
+                    Known::Lent(address) => address.sqlite()?,
+                };
+                // Erased content is overwritten in the file, not only unlinked.
+                On::Sqlite(options.pragma("secure_delete", "ON"))
+            }
         })
     }
 

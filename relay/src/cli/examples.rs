@@ -127,6 +127,14 @@ pub(super) const ALL: &[Examples] = &[
         ],
     ),
     (
+        "erase",
+        [
+            "relay erase --key customer-7 --dry-run",
+            "relay erase --subject customer-7 --topic orders --note 'request 4711'",
+            "relay erase --key customer-7 --discard --yes --note 'request 4711' --actor ann --output json",
+        ],
+    ),
+    (
         "dead list",
         [
             "relay dead list --count",

@@ -13,6 +13,7 @@
 //! | `adopt` | `relay adopt`, for PostgreSQL: takes over a foreign outbox table |
 //! | `status` | `relay status` |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and relays that hold it back |
+//! | `erase` | `relay erase`: removes what is stored of a subject |
 //! | `verify` | `relay verify`: compares outbox, broker and inboxes |
 //! | `doctor` | `relay doctor`: checks of database, broker and inboxes, with remedies |
 //! | `demo` | `relay demo`, with the feature of this name |
@@ -58,6 +59,7 @@ mod dead;
 #[cfg(feature = "demo")]
 mod demo;
 mod doctor;
+mod erase;
 mod examples;
 mod exit;
 mod export;
@@ -182,6 +184,13 @@ pub enum Command {
     /// Its cursor is deleted. If a relay with this name starts again, it publishes every message
     /// that the outbox still has.
     Forget(forget::Forget),
+    /// Erase what is stored of a subject: messages, results, dead letters, answers and sagas.
+    ///
+    /// Ids and fingerprints stay, so nothing takes effect again. A message that was not published
+    /// yet, or has had no effect yet, is left. Shows what it would erase, and asks. What is at the
+    /// broker, in backups and in your own tables is out of its reach. Needs the rights of the owner
+    /// of the tables. If it was interrupted, run it again. Exits with 3 if something is left.
+    Erase(erase::Erase),
     /// Show messages that relays could not publish or consumers could not apply, and requeue,
     /// discard or edit them.
     #[command(subcommand)]
@@ -290,6 +299,7 @@ impl Cli {
             Command::Verify(verify) => verify.execute(format).await,
             Command::Retention(retention) => retention.execute(format).await,
             Command::Forget(forget) => forget.execute().await,
+            Command::Erase(erase) => Box::pin(erase.execute(format)).await,
             Command::Dead(dead) => Box::pin(dead.execute(format)).await,
             Command::Audit(audit) => Box::pin(audit.execute(format)).await,
             Command::Pause(pause) => pause.pause(format).await,

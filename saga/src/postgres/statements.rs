@@ -239,4 +239,21 @@ migrations::statements! {
         mail AS (DELETE FROM {schema}saga_reply WHERE ctid = ANY (ARRAY(SELECT r.ctid FROM gone CROSS JOIN LATERAL \
             (SELECT ctid FROM {schema}saga_reply AS r WHERE r.type = gone.type AND r.id = gone.id OFFSET 0) AS r))) \
         SELECT count(*) AS gone FROM gone";
+    /// The sagas of the id $1 that are not erased, one of each type at most. Jumps from one type to
+    /// the next in the primary key.
+    of_id = "WITH RECURSIVE kind (type) AS (
+            (SELECT type FROM {schema}saga ORDER BY type LIMIT 1) UNION ALL
+            SELECT n.type FROM kind AS k CROSS JOIN LATERAL (SELECT s.type FROM {schema}saga AS s
+                WHERE s.type > k.type ORDER BY s.type LIMIT 1) AS n)
+        SELECT s.type, s.id, s.ended_at IS NOT NULL AS has_ended FROM (SELECT type FROM kind LIMIT 1000) AS k
+        CROSS JOIN LATERAL (SELECT type, id, ended_at, error FROM {schema}saga AS s
+            WHERE s.type = k.type AND s.id = $1 LIMIT 1) AS s
+        WHERE s.ended_at IS NULL OR s.error IS DISTINCT FROM 'erased'";
+    /// An ended saga has no error, so the error marks an erased one.
+    erase_saga = "UPDATE {schema}saga SET input = 'null', output = CASE WHEN output IS NOT NULL THEN 'null' END,
+            reason = CASE WHEN reason IS NOT NULL THEN 'erased' END, cancel = NULL, error = 'erased'
+        WHERE type = $1 AND id = $2 AND ended_at IS NOT NULL";
+    erase_steps = "UPDATE {schema}saga_step SET result = CASE WHEN result IS NOT NULL THEN 'null' END,
+            error = CASE WHEN error IS NOT NULL THEN 'erased' END WHERE type = $1 AND id = $2";
+    erase_replies = "UPDATE {schema}saga_reply SET payload = 'null' WHERE type = $1 AND id = $2";
 }

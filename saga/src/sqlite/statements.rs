@@ -168,4 +168,19 @@ migrations::statements! {
     forget = "DELETE FROM saga WHERE type = $1 AND id = $2";
     forget_steps = "DELETE FROM saga_step WHERE type = $1 AND id = $2";
     forget_replies = "DELETE FROM saga_reply WHERE type = $1 AND id = $2";
+    /// As on PostgreSQL.
+    of_id = "WITH RECURSIVE kind (type) AS (
+            SELECT (SELECT type FROM saga ORDER BY type LIMIT 1) UNION ALL
+            SELECT (SELECT type FROM saga WHERE type > k.type ORDER BY type LIMIT 1)
+            FROM kind AS k WHERE k.type IS NOT NULL LIMIT 1000)
+        SELECT s.type, s.id, s.ended_at IS NOT NULL AS has_ended
+        FROM kind AS k CROSS JOIN saga AS s ON s.type = k.type AND s.id = $1
+        WHERE s.ended_at IS NULL OR s.error IS NOT 'erased'";
+    /// An ended saga has no error, so the error marks an erased one.
+    erase_saga = "UPDATE saga SET input = 'null', output = CASE WHEN output IS NOT NULL THEN 'null' END,
+            reason = CASE WHEN reason IS NOT NULL THEN 'erased' END, cancel = NULL, error = 'erased'
+        WHERE type = $1 AND id = $2 AND ended_at IS NOT NULL";
+    erase_steps = "UPDATE saga_step SET result = CASE WHEN result IS NOT NULL THEN 'null' END,
+            error = CASE WHEN error IS NOT NULL THEN 'erased' END WHERE type = $1 AND id = $2";
+    erase_replies = "UPDATE saga_reply SET payload = 'null' WHERE type = $1 AND id = $2";
 }

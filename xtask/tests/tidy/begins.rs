@@ -25,7 +25,7 @@ const SQLITE: &str = "SQLite rolls back what it begins for a caller that is gone
 
 /// The places that send a BEGIN: the file, how many there are, and why no call that is dropped
 /// leaves a session of a pool inside the transaction.
-const BEGINS: [(&str, usize, &str); 26] = [
+const BEGINS: [(&str, usize, &str); 28] = [
     ("idempotency/src/hold.rs", 1, HANDED),
     ("idempotency/src/postgres/store.rs", 3, HANDED),
     ("idempotency/src/sqlite/store.rs", 2, HANDED),
@@ -36,11 +36,13 @@ const BEGINS: [(&str, usize, &str); 26] = [
     ("migrations/src/postgres.rs", 4, "`begin_marked` is handed to `begin_on`; migrations run to their end"),
     ("migrations/src/sqlite.rs", 3, SQLITE),
     ("outbox/log/src/postgres/admin/decisions.rs", 2, NO_POOL),
+    ("outbox/log/src/postgres/entries/mod.rs", 1, NO_POOL),
     ("outbox/log/src/postgres/rebase/mod.rs", 1, NO_POOL),
     ("outbox/log/src/read_only.rs", 1, NO_POOL),
     ("outbox/log/src/sqlite/admin/decisions.rs", 1, SQLITE),
     ("outbox/log/src/sqlite/admin/desk.rs", 1, SQLITE),
     ("outbox/log/src/sqlite/checkpoint_store.rs", 1, SQLITE),
+    ("outbox/log/src/sqlite/entries/mod.rs", 1, SQLITE),
     ("outbox/log/src/sqlite/properties.rs", 1, SQLITE),
     ("outbox/log/src/sqlite/reconcile.rs", 1, SQLITE),
     ("outbox/log/src/sqlite/retention.rs", 4, SQLITE),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use message::Event;
+use message::{Event, Sealing};
 use outbox::Outbox;
 use serde::de::DeserializeOwned;
 
@@ -128,6 +128,17 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
     #[must_use]
     pub fn unknown_kinds(mut self, decision: UnknownKinds) -> Self {
         self.unknown = decision;
+        self
+    }
+
+    /// Decrypts messages whose payloads a producer has encrypted for a subject, before their
+    /// handler gets them. A message whose key was deleted is admitted and acknowledged without an
+    /// effect, and counted in `inbox_erased_total`. While the key store is unavailable, messages
+    /// are retried without counting an attempt. A payload that does not open is dead-lettered, as
+    /// it arrived. Messages that are not encrypted are handled as they are.
+    #[must_use]
+    pub fn sealing(mut self, sealing: impl Sealing) -> Self {
+        self.sealing = Some(Arc::new(sealing));
         self
     }
 

@@ -6,7 +6,7 @@ mod settings;
 
 use std::sync::Arc;
 
-use message::{InvalidText, Subscriber, finite};
+use message::{InvalidText, Sealing, Subscriber, finite};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -24,7 +24,7 @@ use super::run_error::RunError;
 use super::shutdown::StopSignal;
 use crate::dead_letters::PAUSE_MAX;
 use crate::dialect::Dialect;
-use crate::handler::Handler;
+use crate::handler::{Handler, SealedHandler};
 use crate::ids::ConsumerName;
 use crate::inbox::Inbox;
 
@@ -37,6 +37,7 @@ pub struct ConsumerBuilder<DB: Dialect> {
     pub(super) observe: Option<Observe<DB>>,
     kinds: Kinds<DB>,
     unknown: UnknownKinds,
+    sealing: Option<Arc<dyn Sealing>>,
     reader: Reader,
     settings: RunnerOptions,
     pub(super) guarded: bool,
@@ -110,6 +111,7 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             observe: None,
             kinds: Kinds(Vec::new()),
             unknown: UnknownKinds::default(),
+            sealing: None,
             reader: Reader::default(),
             settings: RunnerOptions::default(),
             guarded: true,
@@ -138,6 +140,10 @@ impl<DB: Dialect> ConsumerBuilder<DB> {
             Some(handler) => handler,
             None if self.kinds.0.is_empty() => return Err(BuildError::NoHandler),
             None => Arc::new(self.kinds.dispatcher(consumer.clone(), self.unknown, in_batches)?),
+        };
+        let handler = match self.sealing {
+            Some(sealing) => Arc::new(SealedHandler::new(handler, sealing, consumer.clone())),
+            None => handler,
         };
         let handler = match self.observe {
             Some(observe) => observe(handler),

@@ -104,7 +104,10 @@ fn asked<DB: Dialect>(
 }
 
 /// Reads a slice. Each row has the end of the walk, and one dead letter or none.
-fn slice<DB: Dialect, T>(found: &[Row<DB>], read: impl Fn(&Row<DB>) -> Result<T>) -> Result<LetterSlice<T>> {
+pub(in crate::tables) fn slice<DB: Dialect, T>(
+    found: &[Row<DB>],
+    read: impl Fn(&Row<DB>) -> Result<T>,
+) -> Result<LetterSlice<T>> {
     let Some(first) = found.first() else { return Ok(LetterSlice { letters: Vec::new(), next: None }) };
     let scanned: u64 = first.get("scanned")?;
     let seen_to: Option<Uuid> = first.get("seen_to")?;

@@ -4,6 +4,7 @@ mod decisions;
 mod filtered;
 mod held_keys;
 
+pub(super) use filtered::slice;
 use message::{Fingerprint, MessageId};
 use migrations::query::{Query, Row};
 use time::OffsetDateTime;

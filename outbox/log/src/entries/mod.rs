@@ -7,12 +7,14 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `erasure` | [`Erasure`]: the removal of what published entries hold |
 //! | `found` | [`FoundEntry`], [`ParkedState`], [`EarlierError`], [`HeldBehind`], [`StoredPayload`]: everything that the database knows about one entry |
 //! | `labels` | [`Labels`]: the values by which relays that share an outbox divide its messages |
 //! | `lag` | [`TopicLag`]: entries that have not left yet, by topic |
 //! | `search` | [`Search`], [`Searched`]: a search from the newest entry to the oldest |
 //! | `selection` | [`Extent`], [`Selection`], [`EntryName`], [`SelectedEntry`], [`Standing`]: entries chosen from the log |
 
+pub(crate) mod erasure;
 mod found;
 mod labels;
 pub(crate) mod lag;
@@ -26,6 +28,7 @@ use outbox::Signature;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+pub use erasure::{ERASED_MAX, Erasure};
 pub use found::{
     EARLIER_ERROR_CHARS_MAX, EARLIER_ERRORS_MAX, EarlierError, FoundEntry, HeldBehind, ParkedState,
     StoredPayload,
@@ -141,6 +144,21 @@ pub trait LogEntries: Send + Sync + 'static {
     /// # Errors
     /// As for [`LogEntries::find`].
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError>;
+
+    /// Removes what entries hold: key, headers, trace context and payload, and the contents of
+    /// edits in the audit. All in one transaction, at most [`ERASED_MAX`]. The rows stay, with the
+    /// content type [`ERASED_CONTENT_TYPE`](message::ERASED_CONTENT_TYPE), and the audit of every
+    /// relay has an edit of each. Returns the number of erased rows of the log: one that a relay
+    /// has parked, unless it is discarded, stays as it is.
+    ///
+    /// The caller has checked that every relay of the log has passed the entries: one that has not
+    /// would park them as dead instead of publishing them. Needs the rights of the owner of the
+    /// tables. Not cancel-safe: call it again, which erases what is left.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`]; [`LogError::Operator`] for more entries, or for an actor or a
+    /// reason that is empty or too long.
+    async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError>;
 
     /// Adds an entry to the operations that [`LogAdmin::operations`] lists; the signature's
     /// selection is what the operation is about. Not cancel-safe: check that list.

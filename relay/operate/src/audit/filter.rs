@@ -6,7 +6,7 @@ use super::line::AuditLine;
 use crate::error::OperateError;
 
 /// The actions that audits have.
-pub const ACTIONS: [&str; 20] = [
+pub const ACTIONS: [&str; 22] = [
     "requeue",
     "redrive",
     "discard",
@@ -21,6 +21,8 @@ pub const ACTIONS: [&str; 20] = [
     "forgotten",
     "expire",
     "expired",
+    "erase",
+    "erased",
     "adopt",
     "give back",
     "release",

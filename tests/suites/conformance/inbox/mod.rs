@@ -15,6 +15,7 @@ mod dead_letters;
 mod ended;
 mod ends;
 mod enqueueing;
+mod erasure;
 mod failures;
 mod functions;
 mod guard;
@@ -40,7 +41,7 @@ use time::OffsetDateTime;
 tests::cases! {
     modules {
         batch_functions, begun, chunks, consumer, copies, cost, dead_letters, ended, ends,
-        enqueueing, failures, functions, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
+        enqueueing, erasure, failures, functions, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
         minutes, moved, retention, runner, services, waiting,
     }
 }

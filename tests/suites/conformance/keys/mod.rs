@@ -6,6 +6,7 @@ mod begun;
 mod cost;
 mod dump;
 mod effects;
+mod erasure;
 mod forgetting;
 mod http;
 mod lease;
@@ -23,7 +24,7 @@ use sqlx::{Postgres, Sqlite};
 use tests::{Database, Dialect, Outcome, Role, Stage};
 
 tests::cases! {
-    modules { begun, cost, effects, forgetting, http, lease, metrics, tokens, transaction, unknown_commit }
+    modules { begun, cost, effects, erasure, forgetting, http, lease, metrics, tokens, transaction, unknown_commit }
     // A lock timeout of 100 ms decides in `dump`, which a busy machine may exceed without a lock.
     night modules { dump, standby }
 }

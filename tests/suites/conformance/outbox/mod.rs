@@ -8,6 +8,7 @@ mod cost;
 mod decisions;
 mod desks;
 mod drift;
+mod erasure;
 mod grants;
 mod hardened;
 mod histories;
@@ -46,7 +47,7 @@ pub(crate) use support::each;
 
 tests::cases! {
     modules {
-        checkpoint_store, collations, concurrency, cost, decisions, desks, drift, grants, hardened,
+        checkpoint_store, collations, concurrency, cost, decisions, desks, drift, erasure, grants, hardened,
         histories, hosts, in_service, log, metrics, migrate, nodes, pauses, pictures, plans, producer, reconciling,
         replays, restore, retention, retention_clocks, roles, row_security, rows, searches,
         servers, shared_ids, sizes, snapshots, tails, transaction_ids, unknown_commit, waits, wire,

@@ -6,6 +6,7 @@ mod bad_input;
 mod begun;
 mod calls;
 mod crashes;
+mod erasure;
 mod lost_commits;
 mod metrics;
 mod operators;
@@ -35,7 +36,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 tests::cases! {
     modules {
-        bad_input, begun, calls, crashes, lost_commits, metrics, operators, replies, retention,
+        bad_input, begun, calls, crashes, erasure, lost_commits, metrics, operators, replies, retention,
         starts, steps, timers, undoing, workers,
     }
 }

@@ -4,6 +4,7 @@
 mod adopt;
 mod dead;
 mod doctor;
+mod erasing;
 mod history;
 mod migrate;
 mod once;
@@ -24,7 +25,7 @@ use tests::relay_process::{Config, relay, relay_with};
 tests::cases! {
     modules { refusals, setup }
     night modules {
-        adopt, dead, doctor, history, migrate, once, pausing, replaying, several, showing, terminal,
+        adopt, dead, doctor, erasing, history, migrate, once, pausing, replaying, several, showing, terminal,
     }
 }
 

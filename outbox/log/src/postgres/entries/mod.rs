@@ -2,30 +2,34 @@
 
 pub(super) mod statements;
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
+use message::ERASED_CONTENT_TYPE;
 use migrations::query::Row;
 use outbox::Signature;
 #[cfg(feature = "testing")]
 use outbox::postgres::inventory::Listed;
-use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow, Postgres};
 use sqlx::types::Uuid;
+use sqlx::{Connection as _, Executor as _, Row as _};
 use time::OffsetDateTime;
 
 use crate::admin::status::COUNTED_MAX;
+use crate::entries::erasure::ERASED;
 use crate::entries::lag::by_topic;
 use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, IdRange, made_at, smallest_id};
 use crate::entries::{
-    EntryRef, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry, SelectedPage, Selection,
-    StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
+    EntryName, EntryRef, Erasure, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry,
+    SelectedPage, Selection, StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::failure::within;
 use crate::postgres::admin::statements::PRESENT;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
 use crate::postgres::row;
-use crate::postgres::store::PostgresLog;
+use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::row::Names;
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows, stored};
 use statements::{FIRSTS, Statements};
@@ -246,6 +250,44 @@ impl PostgresLog {
         page(rows, IdRange { above: after.0, to: i64::MAX, is_last: true }, failed)
     }
 
+    async fn erase_now(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
+        let failed = || LogError::during("erase messages");
+        let statements = self.sql();
+        let mut connection = self.admin().await?;
+        let mut tx = connection.begin().await.map_err(failed())?;
+        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+        let name = |row: &PgRow| -> Result<EntryName, sqlx::Error> {
+            Ok(EntryName { id: EntryId(row.try_get("id")?), message_id: row.try_get("message_id")? })
+        };
+        let mut erased = Vec::with_capacity(entries.len());
+        for (segment, entries) in by_segment(entries) {
+            let (ids, message_ids) = columns(&entries);
+            let query = sqlx::query(&statements.erase).bind(ids).bind(message_ids);
+            let query = query.bind(ERASED_CONTENT_TYPE).bind(segment);
+            for row in query.fetch_all(&mut *tx).await.map_err(failed())? {
+                erased.push(name(&row).map_err(failed())?);
+            }
+        }
+        let (ids, message_ids) = columns(entries);
+        let copies = sqlx::query(&statements.erase_copies).bind(ids).bind(message_ids);
+        copies.execute(&mut *tx).await.map_err(failed())?;
+        let (ids, message_ids) = columns(&erased);
+        let decisions = sqlx::query(&statements.erase_decisions).bind(&message_ids);
+        decisions.execute(&mut *tx).await.map_err(failed())?;
+        sqlx::query(&statements.note_erased)
+            .bind(ids)
+            .bind(message_ids)
+            .bind(&erasure.signature.actor)
+            .bind(&erasure.signature.note)
+            .bind(ERASED)
+            .bind(erasure.decision)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        tx.commit().await.map_err(failed())?;
+        Ok(erased.len() as u64)
+    }
+
     async fn read_contents(
         &self,
         entries: &[(EntryId, Uuid)],
@@ -344,6 +386,11 @@ impl LogEntries for PostgresLog {
         within(self.options.call_timeout, ask).await
     }
 
+    async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
+        erasure.check(entries)?;
+        within(self.options.call_timeout, self.erase_now(entries, erasure)).await
+    }
+
     async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {
         let noted = async {
             let noted = self.tables.note(&mut *self.admin().await?, relay, action, by).await;
@@ -351,6 +398,21 @@ impl LogEntries for PostgresLog {
         };
         within(self.options.call_timeout, noted).await
     }
+}
+
+/// Divides entries by the segments in which their rows lie.
+fn by_segment(entries: &[EntryName]) -> BTreeMap<i32, Vec<EntryName>> {
+    let mut segments: BTreeMap<i32, Vec<EntryName>> = BTreeMap::new();
+    for entry in entries {
+        let segment = (entry.message_id.as_bytes()[2] >> 2) & 7;
+        segments.entry(segment.into()).or_default().push(*entry);
+    }
+    segments
+}
+
+/// Returns ids and message ids as a statement takes them.
+fn columns(entries: &[EntryName]) -> (Vec<i64>, Vec<Uuid>) {
+    entries.iter().map(|name| (name.id.0, name.message_id)).unzip()
 }
 
 /// The entries of a call, and whether some were cut off.

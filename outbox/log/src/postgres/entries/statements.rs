@@ -190,6 +190,49 @@ migrations::statements! {
                 ORDER BY id LIMIT 1) AS m
             OFFSET 0) AS run
         ORDER BY run.id";
+    /// $1 ids, $2 their message ids, which all lie in the segment $4, so that only that one is
+    /// searched; $3 the content type of erased rows. A row that a relay has parked stays, unless it
+    /// is discarded there. The ids are compared in a way that no index knows, because the one of
+    /// (xid, id) would be read as a whole.
+    erase = "
+        UPDATE {schema}outbox_message AS m
+        SET key = NULL, headers = NULL, traceparent = NULL, tracestate = NULL, payload = '', content_type = $3
+        WHERE m.message_id = ANY($2::uuid[]) AND array_position($1::bigint[], m.id) IS NOT NULL
+            AND ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = $4::integer
+            AND NOT EXISTS (SELECT FROM {schema}outbox_relay AS r CROSS JOIN LATERAL (
+                SELECT state, message_id FROM {schema}outbox_exception
+                WHERE relay = r.relay AND shard = r.shard AND id = m.id LIMIT 1) AS e
+                WHERE e.message_id = m.message_id AND e.state <> 'discarded' OFFSET 0)
+        RETURNING m.id, m.message_id";
+    /// $1 ids, $2 their message ids: the copies of discarded entries, which their relays remove.
+    erase_copies = "
+        UPDATE {schema}outbox_parked
+        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = ''
+        WHERE ctid = ANY(ARRAY(SELECT p.place FROM {schema}outbox_relay AS r
+            CROSS JOIN unnest($1::bigint[], $2::uuid[]) AS asked(id, message_id)
+            CROSS JOIN LATERAL (SELECT id, message_id, state FROM {schema}outbox_exception
+                WHERE relay = r.relay AND shard = r.shard AND id = asked.id LIMIT 1) AS e
+            CROSS JOIN LATERAL (SELECT ctid AS place FROM {schema}outbox_parked
+                WHERE relay = r.relay AND shard = r.shard AND id = e.id LIMIT 1) AS p
+            WHERE e.message_id = asked.message_id AND e.state = 'discarded'))";
+    /// $1 message ids. A filter in `selection` may name the key, an error may quote the content,
+    /// and a digest of a short content can be guessed. In the order of the index of messages, as
+    /// above.
+    erase_decisions = "
+        UPDATE {schema}outbox_audit
+        SET digest_before = NULL, digest_after = NULL, payload_before = NULL, headers_before = NULL,
+            payload_after = NULL, headers_after = NULL, selection = NULL, error = NULL
+        WHERE ctid = ANY(ARRAY(SELECT a.place FROM {schema}outbox_relay AS r
+            CROSS JOIN unnest($1::uuid[]) AS asked(message_id)
+            CROSS JOIN LATERAL (SELECT ctid AS place FROM {schema}outbox_audit
+                WHERE relay = r.relay AND message_id >= asked.message_id AND message_id <= asked.message_id
+                ORDER BY message_id, seq OFFSET 0) AS a))";
+    /// $1 ids, $2 their message ids, $3 actor, $4 reason, $5 what was done, $6 decision.
+    note_erased = "
+        INSERT INTO {schema}outbox_audit (actor, relay, id, message_id, action, note, selection, decision)
+        SELECT $3, r.relay, asked.id, asked.message_id, 'edit', $4, $5, $6::uuid
+        FROM {schema}outbox_relay AS r
+        CROSS JOIN unnest($1::bigint[], $2::uuid[]) AS asked(id, message_id) WHERE r.shard = 0";
     /// $1 relay, $2 to $5 the cursor, $6 transactions in flight at its marks, $7 and $8 maximum
     /// unread and parked entries to count, $9 the id up to which everything is settled. Entries
     /// that are not passed lie above it, or belong to a transaction that was in flight.

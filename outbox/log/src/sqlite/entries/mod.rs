@@ -4,29 +4,31 @@ mod statements;
 
 use async_trait::async_trait;
 use futures_util::{Stream, TryStreamExt as _};
+use message::ERASED_CONTENT_TYPE;
 use migrations::query::Row;
 use outbox::Signature;
 use outbox::sqlite::clock::micros;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, Sqlite, SqliteConnection};
+use sqlx::{Connection as _, Executor as _, Row as _, Sqlite, SqliteConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::admin::entry::at_micros;
 use crate::admin::status::COUNTED_MAX;
+use crate::entries::erasure::ERASED;
 use crate::entries::lag::by_topic;
 use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
 use crate::entries::{
-    EntryRef, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry, SelectedPage, Selection,
-    StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
+    EntryName, EntryRef, Erasure, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry,
+    SelectedPage, Selection, StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
 use crate::row::Names;
-use crate::sqlite::reconcile::passed;
+use crate::sqlite::reconcile::{passed, uuid};
 use crate::sqlite::row::{columns, row_max};
 use crate::sqlite::store::SqliteLog;
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
-use statements::{FIRST, SQL};
+use statements::{FIRST, OVERWRITE, SQL};
 
 /// Returns the statement that finds an entry.
 #[cfg(test)]
@@ -234,6 +236,48 @@ impl LogEntries for SqliteLog {
             found.push(first.map(EntryId));
         }
         Ok(found)
+    }
+
+    async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
+        erasure.check(entries)?;
+        let failed = || LogError::during("erase messages");
+        let ids = |names: &[EntryName]| {
+            let ids: Vec<i64> = names.iter().map(|name| name.id.0).collect();
+            serde_json::Value::from(ids).to_string()
+        };
+        let message_ids = |names: &[EntryName]| {
+            let ids: Vec<String> = names.iter().map(|name| name.message_id.to_string()).collect();
+            serde_json::Value::from(ids).to_string()
+        };
+        let mut connection = self.connect().await?;
+        connection.execute(OVERWRITE).await.map_err(failed())?;
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let rows = sqlx::query(&SQL.erase).bind(ids(entries)).bind(message_ids(entries));
+        let rows = rows.bind(ERASED_CONTENT_TYPE).fetch_all(&mut *tx).await.map_err(failed())?;
+        let mut erased = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let message_id: String = row.try_get("message_id").map_err(failed())?;
+            let id = EntryId(row.try_get("id").map_err(failed())?);
+            erased.push(EntryName { id, message_id: uuid(&message_id)? });
+        }
+        let copies = sqlx::query(&SQL.erase_copies).bind(ids(entries)).bind(message_ids(entries));
+        copies.execute(&mut *tx).await.map_err(failed())?;
+        let decisions = sqlx::query(&SQL.erase_decisions).bind(message_ids(&erased));
+        decisions.execute(&mut *tx).await.map_err(failed())?;
+        for name in &erased {
+            sqlx::query(&SQL.note_erased)
+                .bind(name.id.0)
+                .bind(name.message_id.to_string())
+                .bind(&erasure.signature.actor)
+                .bind(&erasure.signature.note)
+                .bind(ERASED)
+                .bind(erasure.decision.to_string())
+                .execute(&mut *tx)
+                .await
+                .map_err(failed())?;
+        }
+        tx.commit().await.map_err(failed())?;
+        Ok(erased.len() as u64)
     }
 
     async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {

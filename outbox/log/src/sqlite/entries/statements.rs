@@ -6,6 +6,9 @@ use outbox::sqlite::clock::NOW;
 
 use crate::sqlite::fragments::{DISCARDED, EDITED, TRACE};
 
+/// Overwrites what a statement removes from the file, in this session.
+pub(super) const OVERWRITE: &str = "PRAGMA secure_delete = ON";
+
 pub(super) const FIRST: &str =
     "SELECT id FROM outbox_message WHERE message_id >= ?1 ORDER BY message_id LIMIT 1";
 
@@ -109,6 +112,33 @@ migrations::statements! {
             octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
+    /// ?1 ids, ?2 message ids, ?3 the content type of erased rows. As on PostgreSQL.
+    erase = "
+        UPDATE outbox_message
+        SET key = NULL, headers = NULL, traceparent = NULL, tracestate = NULL, payload = x'', content_type = ?3
+        WHERE id IN (SELECT value FROM json_each(?1)) AND message_id IN (SELECT value FROM json_each(?2))
+            AND NOT EXISTS (SELECT 1 FROM outbox_relay AS r CROSS JOIN outbox_exception AS e
+                WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
+                    AND e.message_id = outbox_message.message_id AND e.state <> 'discarded')
+        RETURNING id, message_id";
+    /// ?1 ids, ?2 message ids: the copies of discarded entries, which their relays remove.
+    erase_copies = "
+        UPDATE outbox_parked SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = x''
+        WHERE (relay, shard, id) IN (SELECT e.relay, e.shard, e.id
+            FROM outbox_relay AS r CROSS JOIN json_each(?1) AS asked CROSS JOIN outbox_exception AS e
+            WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = asked.value AND e.state = 'discarded'
+                AND e.message_id IN (SELECT value FROM json_each(?2)))";
+    /// ?1 message ids. As on PostgreSQL.
+    erase_decisions = "
+        UPDATE outbox_audit
+        SET digest_before = NULL, digest_after = NULL, payload_before = NULL, headers_before = NULL,
+            payload_after = NULL, headers_after = NULL, selection = NULL, error = NULL
+        WHERE seq IN (SELECT a.seq FROM outbox_relay AS r CROSS JOIN json_each(?1) AS asked
+            CROSS JOIN outbox_audit AS a WHERE a.relay = r.relay AND a.message_id = asked.value)";
+    /// ?1 id, ?2 message id, ?3 actor, ?4 reason, ?5 what was done, ?6 decision.
+    note_erased = "
+        INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, selection, decision)
+        SELECT ?3, relay, ?1, ?2, 'edit', ?4, ?5, ?6 FROM outbox_relay WHERE shard = 0";
     /// ?1 relay, ?2 passed up to this id, ?3 and ?4 maximum unread and parked entries to count.
     lag = "
         SELECT topic, NULL AS state, 0 AS is_due, count(*) AS entries,

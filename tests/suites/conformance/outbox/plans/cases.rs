@@ -311,6 +311,15 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     // The difference has a backlog of thousands, and few of them were passed since.
     add(Relay, "entries.passed_between", "an open difference that has begun", 100, 0, format!("'main',{base},{PARKED},{now},{},{base},{PARKED},'{{}}',{now},{PARKED},0,1000,{PARKED},{}", PARKED + 100, PARKED + 100));
     add(Relay, "entries.contents", "", 100, 0, format!("{},{},1000000,1000000", array(4_001..=4_100), some(&f.parked)));
+    let segment = |ids: &[String]| {
+        let first = ids.first().map_or("0190b5a2-0000-7000-8000-000000000001", String::as_str);
+        format!("(get_byte(uuid_send('{first}'::uuid), 2) >> 2) & 7")
+    };
+    add(Relay, "entries.erase", "", 100, 0, format!("{},{},'x',{}", array(24_001..=24_100), some(&f.unread), segment(&f.unread)));
+    add(Relay, "entries.erase", "parked ones", 100, 0, format!("{},{},'x',{}", array(4_001..=4_100), some(&f.parked), segment(&f.parked)));
+    add(Relay, "entries.erase_copies", "", 100, 0, format!("{},{}", array(4_001..=4_100), some(&f.parked)));
+    add(Relay, "entries.erase_decisions", "", 100, 0, some(&f.parked));
+    add(Relay, "entries.note_erased", "", 100, 0, format!("{},{},'ann','test','x',{decision}", array((4_001..=4_100).take(f.parked.len())), some(&f.parked)));
     add(Relay, "tables.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY},{}", PARKED + MANY));
     add(Relay, "entries.lag", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{},{flight},{MANY},{MANY},{}", LOG - 100, LOG - 100));

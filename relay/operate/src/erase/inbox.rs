@@ -1,0 +1,149 @@
+//! Erases results and dead letters.
+
+use std::collections::BTreeSet;
+
+use ::inbox::{
+    DISCARDED_MAX, DeadLetterId, KeyedLetter, LettersOfKey, ManyDecided, Reason, RedriveError, Redriven,
+};
+use uuid::Uuid;
+
+use super::Erasing;
+use super::report::ErasedPart;
+use crate::error::OperateError;
+use crate::operator::Signed;
+use crate::places::{InboxPlace, Places};
+
+/// Maximum messages or dead letters of one transaction.
+const AT_ONCE: usize = 100;
+/// The text of the audit about a dead letter that was discarded to be erased.
+const SELECTION: &str = "an erasure";
+
+/// Returns one place of each database: the configuration may name one for several consumers.
+pub(super) fn databases(places: &Places) -> Vec<&InboxPlace> {
+    let mut known = BTreeSet::new();
+    places.inboxes.iter().filter(|place| known.insert(place.location.as_str())).collect()
+}
+
+impl Erasing<'_> {
+    /// Erases the dead letters of the key, with the results of their messages.
+    pub(super) async fn letters(&mut self, places: &Places) {
+        for place in databases(places) {
+            let mut part = ErasedPart::new(&place.location, "dead letters");
+            let mut results = ErasedPart::new(&place.location, "results");
+            let walked = self.walk_letters(place, &mut part, &mut results).await;
+            self.report.add(part);
+            self.report.add(results);
+            if let Err(error) = walked {
+                self.report.fail(error);
+            }
+        }
+    }
+
+    async fn walk_letters(
+        &mut self,
+        place: &InboxPlace,
+        part: &mut ErasedPart,
+        results: &mut ErasedPart,
+    ) -> Result<(), OperateError> {
+        let of = LettersOfKey {
+            key: self.subject.key.clone(),
+            topic: self.subject.topic.clone(),
+            tenant: self.subject.tenant.clone(),
+        };
+        let mut after = None;
+        loop {
+            let slice = place.database.letters_of_key(&of, after).await?;
+            (self.progress)(slice.letters.len() as u64);
+            // Held messages first: discarding the one before them would set them free.
+            let mut open: Vec<KeyedLetter> =
+                slice.letters.iter().filter(|letter| letter.is_open).copied().collect();
+            open.sort_by_key(|letter| letter.seen.reason != Reason::Held);
+            let mut closed: Vec<KeyedLetter> =
+                slice.letters.iter().filter(|letter| !letter.is_open).copied().collect();
+            if self.subject.discard {
+                closed.extend(self.discard_letters(place, &open, part).await?);
+            } else {
+                part.leave("open", open.len() as u64);
+            }
+            for letters in closed.chunks(AT_ONCE) {
+                if self.stop.is_cancelled() {
+                    return Ok(());
+                }
+                // A dead letter can name any id, so a result that it leads to is one of its
+                // message.
+                let messages: Vec<Uuid> = letters.iter().filter_map(|letter| letter.message_id).collect();
+                results.erased += self.results(place, &messages).await?;
+                if self.is_look() {
+                    // The walk through the log comes to the same results.
+                    let counted = messages.iter().map(|message| (place.location.clone(), *message));
+                    self.counted.extend(counted);
+                }
+                let ids: Vec<DeadLetterId> = letters.iter().map(|letter| letter.seen.id).collect();
+                part.erased += if self.is_look() {
+                    ids.len() as u64
+                } else {
+                    place.database.erase_letters(&ids).await?
+                };
+            }
+            match slice.next {
+                Some(next) => after = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Discards open dead letters. Returns those that are closed now.
+    async fn discard_letters(
+        &mut self,
+        place: &InboxPlace,
+        open: &[KeyedLetter],
+        part: &mut ErasedPart,
+    ) -> Result<Vec<KeyedLetter>, OperateError> {
+        let Some(signed) = self.signed else {
+            part.discarded += open.len() as u64;
+            return Ok(open.to_vec());
+        };
+        let decided = decided(signed, self.decision);
+        let mut closed = Vec::new();
+        for letters in open.chunks(DISCARDED_MAX) {
+            if self.stop.is_cancelled() {
+                break;
+            }
+            let seen: Vec<_> = letters.iter().map(|letter| letter.seen).collect();
+            let answers = place.database.discard_all(&seen, &decided).await?;
+            for (letter, answer) in letters.iter().zip(answers) {
+                match answer {
+                    Ok(Redriven::Now(_) | Redriven::Before { .. }) => {
+                        part.discarded += 1;
+                        closed.push(*letter);
+                    }
+                    Ok(_) | Err(RedriveError::InHand { .. } | RedriveError::Changed { .. }) => {
+                        part.leave("in use", 1);
+                    }
+                    Err(error) => return Err(OperateError::from(error)),
+                }
+            }
+        }
+        Ok(closed)
+    }
+
+    /// Erases the results of messages in an inbox. Returns their number.
+    pub(super) async fn results(&self, place: &InboxPlace, messages: &[Uuid]) -> Result<u64, OperateError> {
+        let tenant = self.subject.tenant.as_ref();
+        let mut erased = 0;
+        let is_new = |id: &&Uuid| !self.counted.contains(&(place.location.clone(), **id));
+        let messages: Vec<Uuid> = messages.iter().filter(is_new).copied().collect();
+        for ids in messages.chunks(AT_ONCE) {
+            erased += if self.is_look() {
+                place.database.results_of(ids, tenant).await?
+            } else {
+                place.database.erase_results(ids, tenant).await?
+            };
+        }
+        Ok(erased)
+    }
+}
+
+fn decided(signed: &Signed, id: Uuid) -> ManyDecided {
+    ManyDecided { signature: signed.signature(Some(SELECTION.to_owned())), id }
+}

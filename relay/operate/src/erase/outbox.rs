@@ -1,0 +1,320 @@
+//! Erases rows of the log that every relay has passed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outbox_log::admin::{ChosenEntry, Decision, OperatorDecision, ParkedFilter, ParkedQuery};
+use outbox_log::entries::{
+    ERASED_MAX, EntryName, Erasure, Extent, Search, SelectedEntry, Selection, Standing,
+};
+use outbox_log::{EntryId, ExceptionState, RelayName};
+use uuid::Uuid;
+
+use super::Erasing;
+use super::inbox::databases;
+use super::report::ErasedPart;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::places::{OutboxPlace, Places};
+
+/// The states of messages that may still be published.
+const UNPUBLISHED: [ExceptionState; 4] =
+    [ExceptionState::Scheduled, ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
+/// The text of the audit about a dead message that was discarded to be erased.
+const SELECTION: &str = "an erasure";
+
+/// A relay of a log, and its progress.
+struct Reader {
+    name: RelayName,
+    extent: Extent,
+}
+
+impl Erasing<'_> {
+    /// Erases the messages of a log, and their results in inboxes.
+    pub(super) async fn log(&mut self, place: &OutboxPlace, relays: &[RelayName], places: &Places) {
+        let mut part = ErasedPart::new(place.pipeline.as_str(), "messages");
+        let mut results: Vec<ErasedPart> =
+            databases(places).iter().map(|inbox| ErasedPart::new(&inbox.location, "results")).collect();
+        let walked = self.walk_log(place, relays, places, &mut part, &mut results).await;
+        self.report.add(part);
+        for part in results {
+            self.report.add(part);
+        }
+        if let Err(error) = walked {
+            self.report.fail(error.about(&place.pipeline));
+        }
+    }
+
+    async fn walk_log(
+        &mut self,
+        place: &OutboxPlace,
+        relays: &[RelayName],
+        places: &Places,
+        part: &mut ErasedPart,
+        results: &mut [ErasedPart],
+    ) -> Result<(), OperateError> {
+        // Without the rows of the log, only their results.
+        let has_rows = self.subject.tenant.is_none();
+        let readers = readers(place, relays).await?;
+        let discarded = if self.subject.discard && has_rows {
+            self.discard_dead(place, &readers, part).await?
+        } else {
+            Vec::new()
+        };
+        let Some(own) = readers.first() else { return Ok(()) };
+        let search =
+            Search { topic: self.subject.topic.clone(), key: Some(self.subject.key.clone()), header: None };
+        let newest = own.extent.newest.map_or(0, |newest| newest.0);
+        let mut below = Some(EntryId(newest.saturating_add(1)));
+        while let Some(from) = below
+            && !self.stop.is_cancelled()
+        {
+            let step = place.entries.search(&own.name, &own.extent, &search, from, ERASED_MAX as u32).await?;
+            (self.progress)(step.looked_at);
+            for entries in step.entries.chunks(ERASED_MAX) {
+                self.page(place, places, &readers, entries, part, results).await?;
+            }
+            below = step.below;
+        }
+        if has_rows {
+            self.erase_copies(place, own, &discarded, part).await?;
+            self.count_parked(place, &readers, part).await?;
+        }
+        Ok(())
+    }
+
+    /// Erases some messages of the log: their results first, because the row leads to them.
+    async fn page(
+        &mut self,
+        place: &OutboxPlace,
+        places: &Places,
+        readers: &[Reader],
+        entries: &[SelectedEntry],
+        part: &mut ErasedPart,
+        results: &mut [ErasedPart],
+    ) -> Result<(), OperateError> {
+        let kept = self.kept(place, readers, entries).await?;
+        let may_go: Vec<EntryName> =
+            entries.iter().map(SelectedEntry::name).filter(|name| !kept.contains_key(name)).collect();
+        let messages: Vec<Uuid> = may_go.iter().map(|name| name.message_id).collect();
+        for (inbox, results) in databases(places).into_iter().zip(results) {
+            results.erased += self.results(inbox, &messages).await?;
+        }
+        if self.subject.tenant.is_some() {
+            return Ok(());
+        }
+        for (name, why) in kept {
+            if self.subject.discard && self.is_look() && why == ExceptionState::Dead.as_str() {
+                part.erased += u64::from(name.message_id != Uuid::nil());
+                part.discarded += 1;
+            } else {
+                part.leave(why, 1);
+            }
+        }
+        let Some(signed) = self.signed else {
+            part.erased += may_go.len() as u64;
+            return Ok(());
+        };
+        let erasure = Erasure { signature: signed.signature(None), decision: self.decision };
+        let erased = place.entries.erase(&may_go, &erasure).await?;
+        part.erased += erased;
+        part.leave("changed meanwhile", (may_go.len() as u64).saturating_sub(erased));
+        Ok(())
+    }
+
+    /// Returns the messages that some relay may still publish, each with the reason.
+    async fn kept(
+        &self,
+        place: &OutboxPlace,
+        readers: &[Reader],
+        entries: &[SelectedEntry],
+    ) -> Result<BTreeMap<EntryName, &'static str>, OperateError> {
+        let mut kept = BTreeMap::new();
+        let mut note = |entry: &SelectedEntry| {
+            if let Some(why) = reason(entry.standing) {
+                // A dead message could be discarded; for another relay it may still leave.
+                let known = kept.entry(entry.name()).or_insert(why);
+                if *known == ExceptionState::Dead.as_str() {
+                    *known = why;
+                }
+            }
+        };
+        entries.iter().for_each(&mut note);
+        let named: Vec<EntryName> = entries.iter().map(SelectedEntry::name).collect();
+        for reader in readers.iter().skip(1) {
+            rows(place, reader, &named).await?.iter().for_each(&mut note);
+        }
+        Ok(kept)
+    }
+
+    /// Discards the dead messages of every relay of the log, and returns them.
+    async fn discard_dead(
+        &mut self,
+        place: &OutboxPlace,
+        readers: &[Reader],
+        part: &mut ErasedPart,
+    ) -> Result<Vec<EntryName>, OperateError> {
+        let mut discarded = Vec::new();
+        let Some(signed) = self.signed else { return Ok(discarded) };
+        let decree = OperatorDecision {
+            decision: Decision::Discard,
+            signature: signed.signature(Some(SELECTION.to_owned())),
+        };
+        for reader in readers {
+            let mut desk = place.log.desk(&reader.name);
+            let mut query = self.parked(ExceptionState::Dead);
+            while !self.stop.is_cancelled() {
+                let slice = desk.parked(&query).await?;
+                let chosen: Vec<ChosenEntry> = slice.entries.iter().map(ChosenEntry::from).collect();
+                if !chosen.is_empty() {
+                    let verdicts = desk.decide(&chosen, &decree, None).await?;
+                    let done = chosen.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
+                    discarded.extend(done.filter_map(|(entry, _)| name(entry)));
+                }
+                match slice.next {
+                    Some(next) => query.after = next,
+                    None => break,
+                }
+            }
+        }
+        part.discarded += discarded.len() as u64;
+        Ok(discarded)
+    }
+
+    /// Erases the copies of discarded messages whose rows are no longer in the log.
+    async fn erase_copies(
+        &self,
+        place: &OutboxPlace,
+        own: &Reader,
+        discarded: &[EntryName],
+        part: &mut ErasedPart,
+    ) -> Result<(), OperateError> {
+        let Some(signed) = self.signed else { return Ok(()) };
+        for names in discarded.chunks(ERASED_MAX) {
+            let beside = beside(place, own, names).await?;
+            let erasure = Erasure { signature: signed.signature(None), decision: self.decision };
+            place.entries.erase(&beside, &erasure).await?;
+            part.erased += beside.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Counts parked messages whose rows are no longer in the log.
+    async fn count_parked(
+        &self,
+        place: &OutboxPlace,
+        readers: &[Reader],
+        part: &mut ErasedPart,
+    ) -> Result<(), OperateError> {
+        for reader in readers {
+            let mut desk = place.log.desk(&reader.name);
+            for state in UNPUBLISHED {
+                let mut query = self.parked(state);
+                loop {
+                    let slice = desk.parked(&query).await?;
+                    let chosen: Vec<ChosenEntry> = slice.entries.iter().map(ChosenEntry::from).collect();
+                    let names: Vec<EntryName> = chosen.iter().filter_map(name).collect();
+                    let beside = beside(place, reader, &names).await?.len() as u64;
+                    if self.subject.discard && self.is_look() && state == ExceptionState::Dead {
+                        part.erased += beside;
+                        part.discarded += beside;
+                    } else {
+                        part.leave(state.as_str(), beside);
+                    }
+                    match slice.next {
+                        Some(next) => query.after = next,
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn parked(&self, state: ExceptionState) -> ParkedQuery {
+        let filter = ParkedFilter {
+            topic: self.subject.topic.clone(),
+            key: Some(self.subject.key.clone()),
+            ..ParkedFilter::default()
+        };
+        ParkedQuery { state, after: EntryId::default(), entries_max: ERASED_MAX as u32, filter }
+    }
+}
+
+/// Returns the relays of a log: those of the configuration, which may have no cursor yet, and all
+/// others that have one.
+async fn readers(place: &OutboxPlace, relays: &[RelayName]) -> Result<Vec<Reader>, OperateError> {
+    let mut readers = Vec::new();
+    for name in relays {
+        readers.push(reader(place, name.clone()).await?);
+    }
+    for status in place.log.relays().await? {
+        if relays.iter().any(|name| name.as_str() == status.relay) {
+            continue;
+        }
+        let name = RelayName::new(status.relay.as_str());
+        let name = name.map_err(|error| OperateError::new(OperateErrorKind::Refused, error))?;
+        readers.push(reader(place, name).await?);
+    }
+    Ok(readers)
+}
+
+async fn reader(place: &OutboxPlace, name: RelayName) -> Result<Reader, OperateError> {
+    let extent = place.entries.extent(&name).await?;
+    extent.check_whole()?;
+    if !extent.is_of_this_server {
+        let text = format!(
+            "the cursor of {name} belongs to another server's history, so it is unknown what it has published"
+        );
+        let help = "start the relay, whose next leader compares cursor and log; then erase";
+        return Err(OperateError::refused(text, help));
+    }
+    Ok(Reader { name, extent })
+}
+
+/// Returns the rows of the log with these names.
+async fn rows(
+    place: &OutboxPlace,
+    reader: &Reader,
+    named: &[EntryName],
+) -> Result<Vec<SelectedEntry>, OperateError> {
+    let mut found = Vec::new();
+    // A selection without names takes every row.
+    if named.is_empty() {
+        return Ok(found);
+    }
+    let selection = Selection { named: named.to_vec(), ..Selection::default() };
+    let mut after = EntryId::default();
+    loop {
+        let page = place.entries.select(&reader.name, &reader.extent, &selection, after).await?;
+        found.extend(page.entries);
+        after = page.seen_to;
+        if page.exhausted {
+            return Ok(found);
+        }
+    }
+}
+
+/// Returns those of these names whose rows are not in the log.
+async fn beside(
+    place: &OutboxPlace,
+    reader: &Reader,
+    named: &[EntryName],
+) -> Result<Vec<EntryName>, OperateError> {
+    let rows = rows(place, reader, named).await?;
+    let in_log: BTreeSet<EntryName> = rows.iter().map(SelectedEntry::name).collect();
+    Ok(named.iter().filter(|name| !in_log.contains(name)).copied().collect())
+}
+
+/// Returns why a message must stay as it is.
+fn reason(standing: Standing) -> Option<&'static str> {
+    match standing {
+        Standing::Published | Standing::Edited | Standing::Discarded => None,
+        Standing::Parked(ExceptionState::Discarded) => None,
+        Standing::Parked(state) => Some(state.as_str()),
+        Standing::Waiting => Some("not published yet"),
+    }
+}
+
+/// Returns the name of a parked message; `None` for a row without a valid message id.
+fn name(entry: &ChosenEntry) -> Option<EntryName> {
+    Uuid::parse_str(&entry.message_id).ok().map(|message_id| EntryName { id: entry.id, message_id })
+}

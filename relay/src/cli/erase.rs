@@ -1,0 +1,170 @@
+//! `relay erase`: removes what is stored of a subject.
+
+use clap::Args;
+use message::{OrderingKey, Tenant, Topic};
+use operate::erase::{ErasedPart, ErasureReport, Goals, Subject, erase, look};
+use operate::{NamedTables, PipelineConfig, Places, named_tables};
+
+use super::config::{ConfigFile, find};
+use super::confirm::confirm;
+use super::exit::Exit;
+use super::failure::Failure;
+use super::output::{Format, counted, or_dash, table};
+use super::progress::{Counted, during};
+use super::replay::stop;
+use super::signature::Signature;
+
+/// The subject, and who decides.
+#[derive(Debug, Args)]
+pub struct Erase {
+    #[command(flatten)]
+    config: ConfigFile,
+
+    /// The ordering key of the messages, which is their CloudEvents subject; also the id of sagas,
+    /// and the account or the key of idempotency keys. Compared exactly.
+    #[arg(long, visible_alias = "subject", value_name = "KEY")]
+    key: OrderingKey,
+
+    /// Only messages of this topic. Then idempotency keys and sagas are left out.
+    #[arg(long, value_name = "TOPIC")]
+    topic: Option<Topic>,
+
+    /// Only in inboxes and idempotency keys of this tenant. Then outboxes and sagas are left out,
+    /// which have no tenant.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<Tenant>,
+
+    /// Only this pipeline, and the inboxes that apply its messages. Then idempotency keys and sagas
+    /// are left out.
+    #[arg(long, value_name = "NAME")]
+    pipeline: Option<String>,
+
+    /// Also discard dead messages and open dead letters: they never take effect.
+    #[arg(long)]
+    discard: bool,
+
+    /// Count what would be erased and what would be left, but change nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not ask for confirmation.
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    signature: Signature,
+}
+
+/// Where the command erases.
+struct Scope {
+    places: Places,
+    pipelines: Vec<PipelineConfig>,
+    tables: Vec<NamedTables>,
+}
+
+impl Erase {
+    pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
+        let signed = self.signature.signed_unless(self.dry_run)?;
+        let subject = Subject {
+            key: self.key.as_str().to_owned(),
+            topic: self.topic.as_ref().map(|topic| topic.as_str().to_owned()),
+            tenant: self.tenant.clone(),
+            discard: self.discard,
+        };
+        let Scope { places, pipelines, tables } = during("connecting", self.scope()).await?;
+        let goals = Goals { places: &places, pipelines: &pipelines, tables: &tables };
+        let counting = Counted::endless();
+        counting.say(String::from("counting"));
+        let counted_rows = |rows| counting.add("counting", rows);
+        let planned = look(&goals, &signed.operator, &subject, &counted_rows).await;
+        drop(counting);
+        let planned = planned?;
+        if self.dry_run {
+            places.close().await;
+            return shown(&planned, format);
+        }
+        // Nothing to erase is recorded as well.
+        if !self.yes && planned.erased > 0 {
+            let question = format!("erase {}, for good?", counted(planned.erased, "row"));
+            note!("{}", text(&planned));
+            if !confirm(&question)? {
+                return Err(Failure::new(Exit::Usage, "not confirmed; nothing was erased"));
+            }
+        }
+        let erasing = Counted::endless();
+        erasing.say(String::from("erasing"));
+        let erased_rows = |rows| erasing.add("erasing", rows);
+        let report = erase(&goals, &signed, &subject, &stop()?, &erased_rows).await;
+        drop(erasing);
+        places.close().await;
+        shown(&report?, format)
+    }
+
+    async fn scope(&self) -> Result<Scope, Failure> {
+        let config = self.config.read()?;
+        let pipelines: Vec<PipelineConfig> = match &self.pipeline {
+            Some(name) => vec![find(&config, name)?.clone()],
+            None => config.pipelines.clone(),
+        };
+        let tables = match &self.pipeline {
+            Some(_) => Vec::new(),
+            None => named_tables(&config.pipelines, &config.verify),
+        };
+        let is_of = |inbox: &&operate::InboxConfig| {
+            self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
+        };
+        let places = pipelines.iter().fold(Places::new(), Places::outbox);
+        let places = places.inboxes(config.verify.iter().filter(is_of).collect()).await;
+        Ok(Scope { places, pipelines, tables })
+    }
+}
+
+/// Prints a report. Returns 3 if something is left, or a database did not answer.
+fn shown(report: &ErasureReport, format: Format) -> Result<Exit, Failure> {
+    format.print(report, text)?;
+    let mut exit = if report.is_whole() { Exit::Success } else { Exit::Unavailable };
+    for error in &report.errors {
+        let failure = Failure::from(error.clone());
+        exit = exit.worst(failure.exit());
+        note!("{failure}");
+    }
+    Ok(exit)
+}
+
+fn text(report: &ErasureReport) -> String {
+    let mut lines = Vec::new();
+    if report.parts.is_empty() {
+        lines.push(String::from("nothing is stored under this key"));
+    } else {
+        let done = if report.dry_run { "would erase" } else { "erased" };
+        lines.push(table(["place", "what", done, "discarded first", "left"], report.parts.iter().map(row)));
+    }
+    if report.left > 0 {
+        lines.push(String::from(
+            "what is left has had no effect yet, or is in use: run the command again once it has",
+        ));
+        if report.parts.iter().any(|part| part.left.contains_key("dead") || part.left.contains_key("open")) {
+            lines.push(String::from(
+                "dead messages and open dead letters wait for a decision: `relay dead`, or --discard",
+            ));
+        }
+    }
+    if report.stopped {
+        lines.push(String::from("stopped before the end: run the command again to continue"));
+    }
+    if report.dry_run {
+        lines.push(String::from("nothing was changed yet"));
+    }
+    lines.join("\n")
+}
+
+fn row(part: &ErasedPart) -> [String; 5] {
+    let left: Vec<String> = part.left.iter().map(|(why, count)| format!("{count} {why}")).collect();
+    [
+        part.place.clone(),
+        part.what.to_owned(),
+        part.erased.to_string(),
+        or_dash(Some(part.discarded).filter(|count| *count > 0)),
+        or_dash(Some(left.join(", ")).filter(|left| !left.is_empty())),
+    ]
+}

@@ -1,0 +1,220 @@
+//! Erasing messages: what may go, what must stay, and what others see of it afterwards.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use operate::erase::{ErasureReport, Goals, Subject, erase, look};
+use operate::replay::{ReplayFilter, plan};
+use operate::{Operator, PipelineConfig, Places, Role, Signed};
+use outbox::NewMessage;
+use outbox_log::{ExceptionChange, ExceptionState, RelayName};
+use sqlx::Postgres;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::outbox::retention::{Relay, parked, rows};
+use crate::outbox::support::{Database, TestDialect, pipeline, relay};
+
+tests::cases! { "outbox/erasure/{on}/{case}":
+    every {
+        published_messages_lose_their_content_and_keep_their_place,
+        what_any_relay_may_still_publish_is_left,
+        a_dead_message_is_discarded_only_on_demand,
+        an_erased_row_is_never_published,
+        an_erasure_continues_where_it_was_stopped,
+    }
+    on_postgres { a_relay_has_no_right_to_erase }
+}
+
+const KEY: &str = "customer-7";
+/// Rows of the subject whose content is still there.
+const WITH_CONTENT: &str = "SELECT count(*) FROM outbox_message WHERE key = 'customer-7' OR length(payload) > 0 AND \
+    content_type = 'application/vnd.outbox.erased' OR key IS NULL AND headers IS NOT NULL";
+const ERASED: &str = "SELECT count(*) FROM outbox_message WHERE content_type = 'application/vnd.outbox.erased' \
+    AND length(payload) = 0 AND key IS NULL AND headers IS NULL AND traceparent IS NULL";
+
+fn of(count: i32, key: &str) -> impl Iterator<Item = NewMessage> {
+    (0..count).map(move |n| NewMessage::new("orders").key(key).header("name", "Ann").json(&n))
+}
+
+fn subject() -> Subject {
+    Subject { key: KEY.to_owned(), topic: None, tenant: None, discard: false }
+}
+
+/// An operator who erases in one log, as the owner of its tables.
+struct Scene {
+    pipeline: PipelineConfig,
+    places: Places,
+    signed: Signed,
+}
+
+impl Scene {
+    fn at(url: &str) -> Self {
+        let pipeline = pipeline(&relay(), url);
+        let places = Places::new().outbox(&pipeline);
+        let operator = Operator::new("ann", Role::Operator);
+        Self { pipeline, places, signed: Signed { operator, note: String::from("request 4711") } }
+    }
+
+    fn goals(&self) -> Goals<'_> {
+        let pipelines = std::slice::from_ref(&self.pipeline);
+        Goals { places: &self.places, pipelines, tables: &[] }
+    }
+
+    async fn look(&self, subject: &Subject) -> ErasureReport {
+        look(&self.goals(), &self.signed.operator, subject, &|_| ()).await.unwrap()
+    }
+
+    async fn erase(&self, subject: &Subject) -> ErasureReport {
+        let stop = CancellationToken::new();
+        erase(&self.goals(), &self.signed, subject, &stop, &|_| ()).await.unwrap()
+    }
+}
+
+/// Returns what is left, by reason.
+fn left(report: &ErasureReport) -> Vec<(&'static str, u64)> {
+    report.parts.iter().flat_map(|part| part.left.iter().map(|(why, count)| (*why, *count))).collect()
+}
+
+/// Goal: the content of published messages goes, and nothing else: rows, ids, the cursor and other
+/// messages stay, and neither a replay nor a comparison trips over it. Oracle: the rows, read with
+/// plain SQL; the plan of a replay; the rows as `relay verify` reads them; the audit, without the
+/// key.
+async fn published_messages_lose_their_content_and_keep_their_place<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(3, KEY).chain(of(2, "customer-8")).chain(of(2, KEY))).await;
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    let cursor = "SELECT count(DISTINCT cursor) FROM outbox_relay";
+    let scene = Scene::at(&db.url);
+
+    let looked = scene.look(&subject()).await;
+    assert_eq!((looked.erased, looked.left, looked.dry_run), (5, 0, true), "{looked:?}");
+    assert_eq!(db.number(ERASED).await, 0, "a look changes nothing");
+    assert_eq!(db.number("SELECT count(*) FROM outbox_operation").await, 0);
+
+    let report = scene.erase(&subject()).await;
+    assert_eq!((report.erased, report.left), (5, 0), "{report:?}");
+    assert!(report.is_whole(), "{report:?}");
+    assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await), (5, 0));
+    assert_eq!((db.rows().await, db.number(cursor).await), (7, 1));
+    assert_eq!(db.number("SELECT count(*) FROM outbox_message WHERE key = 'customer-8'").await, 2);
+    assert_eq!(main.pass(&[]).await.len(), 0, "nothing is read again");
+
+    let planned = plan(&scene.places, &scene.signed.operator, &ReplayFilter::default()).await.unwrap();
+    assert_eq!((planned.chosen, planned.skipped.get("edited")), (2, Some(&5)), "{planned:?}");
+    let seen = rows(db).await.page(Uuid::nil(), Uuid::max(), 100).await.unwrap();
+    assert_eq!(seen.iter().filter(|row| row.edited).count(), 5, "a comparison excuses them");
+
+    let operations = "SELECT count(*) FROM outbox_operation WHERE action IN ('erase', 'erased') AND actor = 'ann' \
+        AND note = 'request 4711'";
+    assert_eq!(db.number(operations).await, 2);
+    let named = "SELECT (SELECT count(*) FROM outbox_operation WHERE selection LIKE '%customer-7%') \
+        + (SELECT count(*) FROM outbox_audit WHERE coalesce(selection, '') LIKE '%customer-7%')";
+    assert_eq!(db.number(named).await, 0, "no audit names the key");
+    let again = scene.erase(&subject()).await;
+    assert!(again.is_whole() && again.parts.is_empty(), "{again:?}");
+}
+
+/// Goal: a message that one relay has not passed, or has parked, is left, whatever the others did.
+/// Oracle: the rows, and the reasons in the report.
+async fn what_any_relay_may_still_publish_is_left<DB: TestDialect>(db: &Database<DB>) {
+    let slow = RelayName::new("slow").unwrap();
+    db.enqueue(of(2, KEY)).await;
+    let mut other = Relay::new(db, &slow).await;
+    let entries = other.follower.all().await;
+    other.pass(&[ExceptionChange::Park(parked(&entries[1], ExceptionState::Held))]).await;
+    db.enqueue(of(1, KEY)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    main.pass(&[]).await;
+    db.enqueue(of(1, KEY)).await;
+    let scene = Scene::at(&db.url);
+    for report in [scene.look(&subject()).await, scene.erase(&subject()).await] {
+        assert_eq!((report.erased, report.left), (1, 3), "{report:?}");
+        assert_eq!(left(&report), [("held", 1), ("not published yet", 2)], "{report:?}");
+        assert!(!report.is_whole());
+    }
+    let kept = "SELECT count(*) FROM outbox_message WHERE key = 'customer-7' AND length(payload) > 0";
+    assert_eq!((db.number(ERASED).await, db.number(kept).await), (1, 3));
+
+    other.pass(&[ExceptionChange::Resolve(entries[1].id)]).await;
+    main.pass(&[]).await;
+    let report = scene.erase(&subject()).await;
+    assert_eq!((report.erased, report.left), (3, 0), "{report:?}");
+    assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await), (4, 0));
+}
+
+/// Goal: a dead message is dropped only by an operator who says so, with its copy and what edits
+/// have kept of it. Oracle: the tables, and the audit.
+async fn a_dead_message_is_discarded_only_on_demand<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(2, KEY)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entries = main.follower.all().await;
+    main.pass(&[ExceptionChange::Park(parked(&entries[0], ExceptionState::Dead))]).await;
+    db.run(&format!(
+        "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, selection, payload_before, \
+         digest_before, error) VALUES ('bob', 'main', {}, '{}', 'edit', 'a test', 'key=customer-7', \
+         CAST('Ann' AS {}), 'd', 'Ann is unknown')",
+        entries[0].id.0,
+        entries[0].message_id(),
+        if DB::DIALECT == migrations::Dialect::Sqlite { "BLOB" } else { "bytea" },
+    ))
+    .await;
+    let scene = Scene::at(&db.url);
+    let report = scene.erase(&subject()).await;
+    assert_eq!((report.erased, left(&report)), (1, vec![("dead", 1)]), "{report:?}");
+    let content = "SELECT count(*) FROM outbox_audit WHERE payload_before IS NOT NULL OR digest_before IS NOT NULL \
+        OR error IS NOT NULL OR selection = 'key=customer-7'";
+    assert_eq!(db.number(content).await, 1, "the dead message may still leave");
+
+    let discard = Subject { discard: true, ..subject() };
+    let looked = scene.look(&discard).await;
+    assert_eq!((looked.erased, looked.left, looked.parts[0].discarded), (1, 0, 1), "{looked:?}");
+    let report = scene.erase(&discard).await;
+    assert_eq!((report.erased, report.left, report.parts[0].discarded), (1, 0, 1), "{report:?}");
+    assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await, db.number(content).await), (2, 0, 0));
+    let copies = "SELECT count(*) FROM outbox_parked WHERE length(payload) > 0 OR headers IS NOT NULL";
+    assert_eq!(db.number(copies).await, 0);
+    let discards = "SELECT count(*) FROM outbox_audit WHERE action = 'discard' AND actor = 'ann'";
+    assert_eq!(db.number(discards).await, 1);
+}
+
+/// Goal: a relay that begins later, or after `relay forget`, publishes no empty message in the
+/// place of an erased one. Oracle: the entries that it reads.
+async fn an_erased_row_is_never_published<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(1, KEY).chain(of(1, "customer-8"))).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    assert!(Scene::at(&db.url).erase(&subject()).await.is_whole());
+    let late = RelayName::new("late").unwrap();
+    let entries = Relay::new(db, &late).await.pass(&[]).await;
+    let problem = entries[0].message.as_ref().unwrap_err().problem.clone();
+    assert!(problem.contains("erased by an operator"), "{problem}");
+    assert!(entries[1].message.is_ok());
+}
+
+/// Goal: an erasure is in transactions of at most 500 rows, and one that was stopped is continued
+/// by the same command. Oracle: the rows after a stop behind the first transaction, and at the end.
+async fn an_erasure_continues_where_it_was_stopped<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(1_300, KEY)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let scene = Scene::at(&db.url);
+    let stop = CancellationToken::new();
+    // Reported before the rows of a step are erased.
+    let stopping = |_| stop.cancel();
+    let report = erase(&scene.goals(), &scene.signed, &subject(), &stop, &stopping).await.unwrap();
+    assert!(report.stopped && !report.is_whole(), "{report:?}");
+    let first = db.number(ERASED).await;
+    assert!((1..=500).contains(&first), "{first} rows in one transaction");
+    let report = scene.erase(&subject()).await;
+    assert!(report.is_whole(), "{report:?}");
+    assert_eq!((report.erased.cast_signed() + first, db.number(ERASED).await), (1_300, 1_300));
+}
+
+/// A relay's role reads the log and appends to its audit. Nothing that it runs can rewrite
+/// messages.
+async fn a_relay_has_no_right_to_erase(db: &Database<Postgres>) {
+    db.enqueue(of(1, KEY)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let report = Scene::at(&db.relay_url()).erase(&subject()).await;
+    assert_eq!((report.erased, report.errors.len()), (0, 1), "{report:?}");
+    assert!(report.errors[0].to_string().contains("permission denied"), "{report:?}");
+    assert_eq!(db.number(ERASED).await, 0);
+}
