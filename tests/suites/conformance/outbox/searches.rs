@@ -80,7 +80,7 @@ async fn a_search_lists_each_match_once_with_its_state_newest_first<DB: TestDial
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree =
         OperatorDecision { decision: Decision::Discard, signature: outbox::Signature::new("ann", "a test") };
-    let chosen = [ChosenEntry { id: passed[10].id, message_id: passed[10].message_id() }];
+    let chosen = [ChosenEntry { id: passed[10].id, message_id: passed[10].message_id(), edited_at: None }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
     main.pass(&[ExceptionChange::Resolve(passed[10].id)]).await;
     db.enqueue([of_key(0).json(&COUNT)]).await;
