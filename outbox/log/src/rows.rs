@@ -289,6 +289,7 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
             id: EntryId(id),
             state: row.get("behind_state")?,
             error: row.get("behind_error")?,
+            is_of_its_key: row.get("behind_key")?,
         }),
     };
     let earlier: Option<RawText> = row.get("earlier_errors")?;
