@@ -34,6 +34,8 @@ mod lag;
 mod pending;
 #[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 mod plaintext;
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+mod proxy;
 mod secret;
 mod setters;
 mod settings;

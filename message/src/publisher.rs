@@ -135,6 +135,14 @@ pub trait Connector: Send + Sync + 'static {
         CONNECT_MAX_DEFAULT
     }
 
+    /// Returns how long a destination may take for one answer, if the settings limit that: while a
+    /// session has messages that it has begun to send, some receipt comes within this time. A
+    /// caller that waits for receipts waits at least this long. The default is `None`: the adapter
+    /// sets no limit.
+    fn answer_max(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns the last error of the open session's client, if that is recent. It explains missing
     /// confirmations when no receipt does. Never contains a secret.
     fn last_error(&self) -> Option<String> {

@@ -29,6 +29,11 @@ pub trait BrokerScript: Send + Sync + 'static {
         CONNECT_MAX_DEFAULT
     }
 
+    /// Answers [`Connector::answer_max`].
+    fn answer_max(&self) -> Option<Duration> {
+        None
+    }
+
     /// Answers [`Connector::connect`].
     ///
     /// # Errors
@@ -74,6 +79,10 @@ impl<S: BrokerScript> Connector for ScriptedBroker<S> {
 
     fn connect_max(&self) -> Duration {
         self.0.connect_max()
+    }
+
+    fn answer_max(&self) -> Option<Duration> {
+        self.0.answer_max()
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {

@@ -164,7 +164,7 @@ impl Config {
     /// Returns whether all requests are encrypted, without regard to the URLs that messages name.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
-        let is_plain = self.urls().any(|(_, url)| url.starts_with("http:"));
+        let is_plain = self.urls().any(|(_, url)| is_plain(url));
         let may_be_plain = self.names_endpoints() && self.allow_plaintext;
         !(is_plain || may_be_plain)
     }
@@ -177,7 +177,7 @@ impl Config {
 
     /// Returns whether the certificates of endpoints are verified.
     pub(super) fn needs_authorities(&self) -> bool {
-        self.names_endpoints() || self.urls().any(|(_, url)| !url.starts_with("http:"))
+        self.names_endpoints() || self.urls().any(|(_, url)| !is_plain(url))
     }
 
     /// Opens the files that the settings name: certificates, keys and secrets.
@@ -304,9 +304,29 @@ fn within<T: PartialOrd + Display>(
     InvalidSetting::unless_within("http", setting, value, bounds)
 }
 
+/// Returns whether a URL is one of `http`, however that is written.
+fn is_plain(url: &str) -> bool {
+    Target::parse(url).is_ok_and(|target| !target.is_encrypted())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_scheme_in_capitals_is_the_same_scheme() {
+        for (url, is_encrypted) in [
+            ("http://127.0.0.1/hook", false),
+            ("HTTP://127.0.0.1/hook", false),
+            (" Http://127.0.0.1/hook", false),
+            ("https://hooks.example.com", true),
+            ("HTTPS://hooks.example.com", true),
+        ] {
+            let config = Config { url: Some(url.to_owned()), ..Config::default() };
+            let found = [config.is_encrypted(), config.needs_authorities()];
+            assert_eq!(found, [is_encrypted; 2], "{url}");
+        }
+    }
 
     fn read(json: &str) -> Config {
         serde_json::from_str(json).unwrap()

@@ -73,6 +73,12 @@ impl message::Connector for Connector {
         Duration::from_millis(self.config.connect_timeout_ms) + BESIDES_CONNECTIONS
     }
 
+    /// One request: messages that wait for an endpoint follow one by one.
+    fn answer_max(&self) -> Option<Duration> {
+        let one = self.config.connect_timeout_ms.saturating_add(self.config.request_timeout_ms);
+        Some(Duration::from_millis(one))
+    }
+
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
         let unusable = |error: InvalidSetting| {
             PublishError::new(Fault::Operator, FaultScope::Session, error.to_string())

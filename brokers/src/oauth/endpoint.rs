@@ -10,6 +10,7 @@ use url::{Url, form_urlencoded};
 use super::answer::Answer;
 use super::source::Client;
 use super::token::{Token, TokenError, TokenProvider};
+use crate::proxy;
 use crate::tls::Tls;
 use crate::unreachable;
 
@@ -63,7 +64,7 @@ impl Endpoint {
     }
 
     /// Asks for a token. Blocks for at most the time limit, and follows no redirect: a secret goes
-    /// to the configured address alone.
+    /// to the configured address alone, through a proxy only if it is encrypted.
     fn ask(&self) -> Result<Token, TokenError> {
         let credentials = self.credentials()?;
         let tls = Tls { ca_file: self.client.ca_file.clone(), ..Tls::default() }.https(&self.prefix)?;
@@ -73,6 +74,7 @@ impl Endpoint {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .tls_config(tls)
+            .proxy(proxy::for_requests_to(&self.client.url))
             .build()
             .into();
         let asked = agent

@@ -15,6 +15,7 @@ use super::endpoint::Endpoint;
 use super::facts::{QueueFacts, QueueSettings, TopicFacts};
 use super::management_url::check;
 use crate::inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
+use crate::proxy;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 
@@ -93,6 +94,7 @@ impl Management {
             .http_status_as_error(false)
             .max_redirects(0)
             .tls_config(tls)
+            .proxy(proxy::for_requests_to(&base))
             .build()
             .into();
         let authorization = format!("Basic {}", base64(&format!("{user}:{}", password.expose_secret())));
@@ -456,6 +458,37 @@ mod tests {
             let settings = QueueFacts::from(queue).settings.unwrap();
             assert_eq!(settings.overflow.as_deref(), Some(applied), "{kind} {argument} {policy}");
         }
+    }
+
+    /// The test below runs it beside a proxy that is not there.
+    #[test]
+    fn a_request_to_this_machine_is_answered() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let (mut request, mut part) = (Vec::new(), [0; 4_096]);
+            while !request.ends_with(b"\r\n\r\n") {
+                let length = std::io::Read::read(&mut client, &mut part).unwrap();
+                request.extend_from_slice(&part[..length]);
+            }
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n{\"rabbitmq_version\": \"4.1.0\"}";
+            std::io::Write::write_all(&mut client, answer).unwrap();
+        });
+        let config = Config {
+            url: secrecy::SecretString::from("amqp://127.0.0.1"),
+            management_url: Some(format!("http://127.0.0.1:{port}")),
+            ..Config::default()
+        };
+        let management = Management::new(&config).unwrap().unwrap();
+        let (overview, _) = management.get::<Overview>(&["overview"]).unwrap();
+        assert_eq!(overview.unwrap().rabbitmq_version.as_deref(), Some("4.1.0"));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn no_proxy_of_the_environment_sees_the_password() {
+        proxy::tests::without_the_proxy("rabbitmq::management::tests::a_request_to_this_machine_is_answered");
     }
 
     #[test]

@@ -173,12 +173,17 @@ pub(crate) fn listed<DB: Dialect>(row: &Row<DB>) -> Result<ListedEntry, sqlx::Er
         updated_at: time(row, "updated_at")?,
         payload_bytes: count(row, "payload_bytes")?,
         edited: row.get("edited")?,
+        edited_at: DB::time(row, "edited_at")?,
     })
 }
 
 pub(crate) fn found_parked<DB: Dialect>(row: &Row<DB>) -> Result<FoundParked, sqlx::Error> {
     Ok(FoundParked {
-        chosen: ChosenEntry { id: EntryId(row.get("id")?), message_id: row.get("message_id")? },
+        chosen: ChosenEntry {
+            id: EntryId(row.get("id")?),
+            message_id: row.get("message_id")?,
+            edited_at: DB::time(row, "edited_at")?,
+        },
         topic: shown(row, "topic")?,
         created_at: time(row, "created_at")?,
         error: shown_if_any(row, "error")?,
@@ -284,6 +289,7 @@ fn parked<DB: Dialect>(row: &Row<DB>, state: ExceptionState) -> Result<ParkedSta
             id: EntryId(id),
             state: row.get("behind_state")?,
             error: row.get("behind_error")?,
+            is_of_its_key: row.get("behind_key")?,
         }),
     };
     let earlier: Option<RawText> = row.get("earlier_errors")?;

@@ -14,6 +14,10 @@ use crate::postgres::session::set_own_defaults;
 /// How long a returned connection is reused without a check that it is still alive.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
 
+/// Maximum time for the answer of an idle connection that may lead to a host that is gone. The
+/// caller of `acquire` waits for it, once for each idle connection.
+const IDLE_ANSWER_MAX: Duration = Duration::from_secs(1);
+
 /// Purpose of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
@@ -71,7 +75,7 @@ pub(super) fn options(idle_in_transaction_max: Duration, is_for: Use) -> PgPoolO
                 }
             })
         })
-        .after_release(|connection, _| {
+        .after_release(move |connection, _| {
             Box::pin(async move {
                 // A cancelled begin() leaves the session inside a transaction, where the autocommit
                 // statements of its next user would be lost. BEGIN comes before ROLLBACK, because a
@@ -81,9 +85,12 @@ pub(super) fn options(idle_in_transaction_max: Duration, is_for: Use) -> PgPoolO
                 // would wait forever and lose one connection.
                 //
                 // A server that became a replica keeps its sessions (Aurora), while the new writer
-                // has the same name. Therefore the pool drops a session that cannot write.
-                let clean = connection
-                    .fetch_all("BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'");
+                // has the same name. Therefore the pool drops a session that cannot write, or one
+                // with a standby where sessions may be read-only by default.
+                let clean = connection.fetch_all(match is_for {
+                    Use::AmongHosts(Needs::Primary) => "BEGIN; ROLLBACK; SELECT NOT pg_is_in_recovery()",
+                    _ => "BEGIN; ROLLBACK; SELECT current_setting('transaction_read_only') = 'off'",
+                });
                 let cleaned = tokio::time::timeout(RELEASE_MAX, clean);
                 let rows =
                     cleaned.await.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
@@ -98,9 +105,9 @@ async fn is_usable(connection: &mut PgConnection, is_for: Use) -> Result<bool, s
     match is_for {
         Use::Service | Use::Own => connection.ping().await.map(|()| true),
         // A host that has gone does not answer.
-        Use::AmongHosts(needs) => match tokio::time::timeout(RELEASE_MAX, check(connection, needs)).await {
-            Ok(Ok(())) => Ok(true),
-            Ok(Err(_)) | Err(_) => Ok(false),
-        },
+        Use::AmongHosts(needs) => {
+            let checked = tokio::time::timeout(IDLE_ANSWER_MAX, check(connection, needs)).await;
+            Ok(matches!(checked, Ok(Ok(()))))
+        }
     }
 }

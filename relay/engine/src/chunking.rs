@@ -46,6 +46,10 @@ impl Connector for Chunking {
         self.inner.connect_max()
     }
 
+    fn answer_max(&self) -> Option<Duration> {
+        self.inner.answer_max()
+    }
+
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
     }
@@ -196,6 +200,10 @@ mod tests {
             Duration::from_secs(77)
         }
 
+        fn answer_max(&self) -> Option<Duration> {
+            Some(Duration::from_secs(78))
+        }
+
         fn profile(&self) -> Capabilities {
             Capabilities { max_in_flight_per_key: message::MaxInFlightPerKey::One, batch_len: 1 }
         }
@@ -215,6 +223,7 @@ mod tests {
         let (receipts, mut received) = Receipts::channel();
         let chunking = Chunking::new(broker, SPLITTER);
         assert_eq!(chunking.connect_max(), Duration::from_secs(77), "it is that of the inner connector");
+        assert_eq!(chunking.answer_max(), Some(Duration::from_secs(78)));
         let mut publisher = chunking.connect(receipts).await.unwrap();
         let batch = [10, 9_000, 20].map(message).into_iter().zip(1..);
         publisher

@@ -245,7 +245,10 @@ impl Reach for Hosts {
         let first = self.first();
         let database = first.get_database().unwrap_or_else(|| first.get_username());
         let servers = self.all().iter().map(|host| format!("{}:{}", server(host), host.get_port()));
-        format!("{}/{database}", servers.collect::<Vec<_>>().join(","))
+        // The order of a list is where to begin, and no part of which database it is.
+        let mut servers: Vec<_> = servers.collect();
+        servers.sort_unstable();
+        format!("{}/{database}", servers.join(","))
     }
 
     async fn answered(self) -> Result<PgConnectOptions, OperateError> {
@@ -351,6 +354,7 @@ mod tests {
     fn a_place_shows_no_secret() {
         assert_eq!(place("postgres://ann:secret@localhost:7/app?sslmode=disable"), "localhost:7/app");
         assert_eq!(place("postgres://ann:secret@h1,h2:7/app"), "h1:5432,h2:7/app");
+        assert_eq!(place("postgres://bob@h2:7,h1/app"), "h1:5432,h2:7/app", "the same database");
         let broken = place("postgres://ann:secret@h1,,h2/app");
         assert!(!broken.contains("secret") && broken.contains("h1,,h2"), "{broken}");
     }

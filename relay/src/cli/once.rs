@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use message::Fault;
 use outbox_log::ExceptionState::{self, Dead, Discarded, Held, Retrying, Scheduled};
-use outbox_log::admin::{LogAdmin, ParkedCount, RelayStatus};
-use outbox_log::{LogError, Pause, PauseScope, RelayName};
+use outbox_log::admin::{COUNTED_MAX, LogAdmin, ParkedCount, RelayStatus};
+use outbox_log::{EntryId, LogError, Pause, PauseScope, RelayName};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
@@ -20,10 +20,15 @@ const FAILED_INTERVAL: Duration = Duration::from_secs(2);
 /// operator. By then each of them has been tried again, and a topic that is created on first use
 /// exists.
 const BLOCKED_MAX: Duration = Duration::from_secs(20);
+/// How long to continue while the destination accepts none of the messages that are still tried,
+/// although it has a session: by then each has been tried some 60 times. One on which an HTTP
+/// receiver always fails (500) would keep a job from its end for ever.
+const UNACCEPTED_MAX: Duration = Duration::from_secs(900);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
 /// How long the number of held messages must not fall before they count as staying: those that are
-/// free again are read back, published and confirmed part by part.
+/// free again are read back, published and confirmed part by part. Where the destination may take
+/// longer for an answer, this time is added.
 const HELD_STILL: Duration = Duration::from_secs(5);
 
 /// Counts of the messages that stay when nothing more is published automatically.
@@ -32,8 +37,8 @@ pub(crate) struct Left {
     pub(crate) dead: u64,
     pub(crate) held: u64,
     pub(crate) scheduled: u64,
-    /// Messages that are retried but wait for an operator: their destination is missing, or refuses
-    /// them.
+    /// Messages that are retried but wait for an operator: their destination is missing, refuses
+    /// them, or has failed on them for a quarter of an hour.
     pub(crate) blocked: u64,
     /// Whether something is paused; messages behind a pause stay as well.
     pub(crate) is_paused: bool,
@@ -51,16 +56,26 @@ pub(crate) struct Now {
     pub(crate) status: watch::Receiver<Status>,
     /// Whether it has had a session with the broker since it took the lease.
     pub(crate) session: watch::Receiver<bool>,
+    /// How long the destination may take for an answer, if that is limited.
+    pub(crate) answer_max: Option<Duration>,
 }
 
 impl Now {
-    /// Returns whether the messages that wait are being tried, here or by the process that leads.
-    fn are_tried(&self) -> bool {
+    /// Returns whether the messages that wait are being tried, here or by the process that leads:
+    /// that one stores the error that keeps it from the broker.
+    fn are_tried(&self, relay: Option<&RelayStatus>) -> bool {
         match self.status.borrow().role {
             Role::Leading { .. } => *self.session.borrow(),
-            Role::Standby { .. } => true,
+            Role::Standby { .. } => {
+                relay.is_some_and(|relay| relay.holder.is_some() && relay.broker_trouble.is_none())
+            }
             _ => false,
         }
+    }
+
+    /// Returns how long held messages must stay before they count as staying.
+    fn held_still(&self) -> Duration {
+        HELD_STILL.saturating_add(self.answer_max.unwrap_or_default())
     }
 }
 
@@ -92,15 +107,20 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
 }
 
 /// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
-/// messages held behind them, and paused and scheduled ones stay. Waits forever while the database
-/// or the broker is unreachable. Cancel-safe.
+/// messages held behind them, and paused and scheduled ones stay, and those that the destination
+/// does not accept. Waits forever while the database or the broker is unreachable. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName, now: &Now) -> Left {
     let mut course = Course::default();
     loop {
-        let asked = async { Ok::<_, LogError>((log.relay(name).await?, log.pauses(name).await?)) };
+        let asked = async { Ok::<_, LogError>((relay(log, name).await?, log.pauses(name).await?)) };
         let pause = match asked.await {
             Ok((relay, pauses)) => {
-                let look = Look { relay: relay.as_ref(), pauses: &pauses, are_tried: now.are_tried() };
+                let look = Look {
+                    are_tried: now.are_tried(relay.as_ref()),
+                    held_still: now.held_still(),
+                    relay: relay.as_ref(),
+                    pauses: &pauses,
+                };
                 if let Some(left) = course.look(&look, Instant::now()) {
                     return left;
                 }
@@ -115,12 +135,45 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName, now: &Now) -> Left {
     }
 }
 
+/// Reads the status. Where there are more parked messages than are counted, a state that was not
+/// met among those counts as one message if there is any: not all is published.
+async fn relay(log: &dyn LogAdmin, name: &RelayName) -> Result<Option<RelayStatus>, LogError> {
+    let Some(mut relay) = log.relay(name).await? else { return Ok(None) };
+    if is_cut_off(&relay) {
+        for state in [Dead, Held, Retrying] {
+            if relay.exceptions.get(&state).is_some_and(|count| *count > 0) {
+                continue;
+            }
+            let found = match state {
+                Held => log.held(name, 1).await?,
+                _ => log.list(name, state, EntryId::default(), 1).await?,
+            };
+            if !found.is_empty() {
+                add_uncounted(&mut relay, state);
+            }
+        }
+    }
+    Ok(Some(relay))
+}
+
+/// Returns whether parked messages may be missing in the counts.
+fn is_cut_off(relay: &RelayStatus) -> bool {
+    relay.exceptions.values().sum::<u64>() >= u64::from(COUNTED_MAX)
+}
+
+/// Adds a message that the counts left out.
+fn add_uncounted(relay: &mut RelayStatus, state: ExceptionState) {
+    relay.exceptions.insert(state, 1);
+    relay.backlog.parked += u64::from(state != Dead);
+}
+
 /// The answer of one query.
 struct Look<'a> {
     relay: Option<&'a RelayStatus>,
     pauses: &'a [Pause],
     /// Whether the messages that wait are being tried.
     are_tried: bool,
+    held_still: Duration,
 }
 
 /// The answers of the latest queries.
@@ -130,6 +183,8 @@ struct Course {
     quiet: Option<Still>,
     /// Only messages are tried that wait for an operator.
     blocked: Option<Still>,
+    /// Only messages are tried that the destination has not accepted before.
+    unaccepted: Option<Still>,
 }
 
 /// The same answer of several queries in a row.
@@ -139,16 +194,20 @@ struct Still {
     looks: u32,
     /// The number of held messages at the last query.
     held: u64,
+    /// The number of those that are tried.
+    tried: u64,
 }
 
 impl Still {
-    /// Adds an answer to those before it. If held messages have left, it is the first one.
+    /// Adds an answer to those before it. If held messages have left, or ones that are tried, it is
+    /// the first one.
     fn add(before: Option<Self>, left: Left, now: Instant) -> Self {
+        let tried = left.blocked;
         match before {
-            Some(still) if left.held >= still.held => {
-                Self { looks: still.looks + 1, held: left.held, ..still }
+            Some(still) if left.held >= still.held && tried >= still.tried => {
+                Self { looks: still.looks + 1, held: left.held, tried, ..still }
             }
-            _ => Self { since: now, looks: 1, held: left.held },
+            _ => Self { since: now, looks: 1, held: left.held, tried },
         }
     }
 }
@@ -160,16 +219,23 @@ impl Course {
         // Until the broker can be reached, what waits has not been tried.
         let left = left.filter(|left| left.held == 0 || look.are_tried || is_paused(look.pauses));
         let blocked = look.relay.and_then(blocked).filter(|_| look.are_tried);
+        let unaccepted = look.relay.and_then(unaccepted).filter(|_| look.are_tried);
         self.quiet = left.map(|left| Still::add(self.quiet.take(), left, now));
         self.blocked = blocked.map(|blocked| Still::add(self.blocked.take(), blocked, now));
+        self.unaccepted = unaccepted.map(|left| Still::add(self.unaccepted.take(), left, now));
         let lasts = |still: &Still, at_least| now.duration_since(still.since) >= at_least;
         let is_over = |(left, still): &(Left, &Still)| {
-            let at_least = if left.held > 0 && !is_paused(look.pauses) { HELD_STILL } else { Duration::ZERO };
+            let waits = left.held > 0 && !is_paused(look.pauses);
+            let at_least = if waits { look.held_still } else { Duration::ZERO };
             still.looks >= QUIET_LOOKS && lasts(still, at_least)
         };
         let quiet = left.zip(self.quiet.as_ref()).filter(is_over).map(|(left, _)| left);
-        let is_over = |(_, still): &(Left, &Still)| lasts(still, BLOCKED_MAX);
-        quiet.or_else(|| blocked.zip(self.blocked.as_ref()).filter(is_over).map(|(blocked, _)| blocked))
+        let over = |left: Option<Left>, still: Option<&Still>, at_least| {
+            left.zip(still).filter(|(_, still)| lasts(still, at_least)).map(|(left, _)| left)
+        };
+        quiet
+            .or_else(|| over(blocked, self.blocked.as_ref(), BLOCKED_MAX.max(look.held_still)))
+            .or_else(|| over(unaccepted, self.unaccepted.as_ref(), UNACCEPTED_MAX))
     }
 }
 
@@ -220,6 +286,26 @@ fn blocked(relay: &RelayStatus) -> Option<Left> {
         held: count(Held),
         scheduled: count(Scheduled),
         blocked,
+        is_paused: false,
+    })
+}
+
+/// Counts the messages that are left if nothing else happens than that messages are retried that
+/// their destination does not accept. Those that are to blame themselves die of their attempts.
+fn unaccepted(relay: &RelayStatus) -> Option<Left> {
+    let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
+    let by_destination = |parked: &&ParkedCount| {
+        parked.state == Retrying && matches!(parked.cause, Some(Fault::Broker | Fault::Operator))
+    };
+    let tried: u64 = relay.parked.iter().filter(by_destination).map(|parked| parked.count).sum();
+    let moves =
+        relay.backlog.oldest.is_some() || count(Retrying) > tried || due(relay) + count(Discarded) > 0;
+    // While the broker cannot be reached, nothing is tried.
+    (tried > 0 && !moves && relay.broker_trouble.is_none()).then(|| Left {
+        dead: count(Dead),
+        held: count(Held),
+        scheduled: count(Scheduled),
+        blocked: tried,
         is_paused: false,
     })
 }
@@ -303,7 +389,7 @@ mod tests {
         let begun = Instant::now();
         let mut course = Course::default();
         let mut look = |relay: &RelayStatus, are_tried, seconds| {
-            let look = Look { relay: Some(relay), pauses: &[], are_tried };
+            let look = Look { relay: Some(relay), pauses: &[], are_tried, held_still: HELD_STILL };
             course.look(&look, begun + Duration::from_secs(seconds))
         };
         for seconds in 0..60 {
@@ -332,7 +418,7 @@ mod tests {
         let begun = Instant::now();
         let mut course = Course::default();
         let mut look = |status: &RelayStatus, are_tried, seconds| {
-            let look = Look { relay: Some(status), pauses: &[], are_tried };
+            let look = Look { relay: Some(status), pauses: &[], are_tried, held_still: HELD_STILL };
             course.look(&look, begun + Duration::from_secs(seconds))
         };
         for seconds in 0..60 {
@@ -345,6 +431,97 @@ mod tests {
         status.exceptions.insert(Held, 29);
         status.backlog.parked = 31;
         assert_eq!(look(&status, true, 81), None, "one of the held ones has left");
+    }
+
+    /// Goal: one message on which an HTTP receiver always fails does not keep a job from its end,
+    /// and an outage does not end it. Oracle: the end in virtual time.
+    #[test]
+    fn what_the_destination_never_accepts_is_not_waited_for_without_end() {
+        let mut status = relay(None, &[(Retrying, 1), (Held, 2)]);
+        let retrying =
+            |cause| ParkedCount { state: Retrying, cause: Some(cause), count: 1, longest: Duration::ZERO };
+        status.parked = vec![retrying(Fault::Broker)];
+        status.backlog.parked = 3;
+        let begun = Instant::now();
+        let mut course = Course::default();
+        let mut look = |status: &RelayStatus, are_tried, seconds| {
+            let look = Look { relay: Some(status), pauses: &[], are_tried, held_still: HELD_STILL };
+            course.look(&look, begun + Duration::from_secs(seconds))
+        };
+        let of_message = RelayStatus { parked: vec![retrying(Fault::Message)], ..status.clone() };
+        let trouble = outbox_log::BrokerTrouble::of("away", true, time::OffsetDateTime::UNIX_EPOCH);
+        let away = RelayStatus { broker_trouble: Some(trouble), ..status.clone() };
+        for seconds in 0..1_000 {
+            assert_eq!(look(&of_message, true, seconds), None, "its attempts are counted");
+            assert_eq!(look(&away, true, seconds), None, "the broker cannot be reached");
+            assert_eq!(look(&status, false, seconds), None, "there is no session yet");
+        }
+        for seconds in 1_000..1_900 {
+            assert_eq!(look(&status, true, seconds), None, "{seconds}");
+        }
+        let left = look(&status, true, 1_900).unwrap();
+        assert_eq!(left, Left { held: 2, blocked: 1, ..Left::default() });
+        assert!(left.needs_an_operator());
+        status.exceptions.insert(Held, 1);
+        status.backlog.parked = 2;
+        assert_eq!(look(&status, true, 1_901), None, "a held one has left");
+    }
+
+    #[test]
+    fn a_destination_that_takes_its_time_is_given_it() {
+        let of = |held| relay(None, &[(Dead, 1), (Held, held)]);
+        let begun = Instant::now();
+        let mut course = Course::default();
+        let status = watch::channel(Status::of(Role::Leading { epoch: 1 })).1;
+        let session = watch::channel(true).1;
+        let now = Now { status, session, answer_max: Some(Duration::from_secs(13)) };
+        let mut look = |relay: &RelayStatus, seconds| {
+            let look =
+                Look { relay: Some(relay), pauses: &[], are_tried: true, held_still: now.held_still() };
+            course.look(&look, begun + Duration::from_secs(seconds))
+        };
+        for seconds in 0..120 {
+            assert_eq!(look(&of(90 - seconds / 12), seconds), None, "one leaves each 12 s");
+        }
+        assert_eq!(look(&of(81), 126).map(|left| left.held), Some(81));
+    }
+
+    #[test]
+    fn a_standby_waits_until_the_leader_reaches_the_broker() {
+        let role = Role::Standby { holder: String::from("other") };
+        let now = Now {
+            status: watch::channel(Status::of(role)).1,
+            session: watch::channel(false).1,
+            answer_max: None,
+        };
+        let holder = outbox_log::admin::Holder {
+            name: String::from("other"),
+            expires_in: Some(Duration::from_secs(9)),
+            expired_for: None,
+        };
+        let led = RelayStatus { holder: Some(holder), ..relay(None, &[]) };
+        assert!(now.are_tried(Some(&led)));
+        assert!(!now.are_tried(Some(&relay(None, &[]))) && !now.are_tried(None), "no process leads");
+        let trouble = outbox_log::BrokerTrouble::of("away", true, time::OffsetDateTime::UNIX_EPOCH);
+        assert!(!now.are_tried(Some(&RelayStatus { broker_trouble: Some(trouble), ..led })));
+    }
+
+    /// The counts end after a million parked messages, such as scheduled ones.
+    #[test]
+    fn a_message_that_was_not_counted_is_waited_for() {
+        let mut scheduled = relay(None, &[(Scheduled, u64::from(COUNTED_MAX) - 1)]);
+        assert!(!is_cut_off(&scheduled) && left(&scheduled, &[]).is_some());
+        scheduled.exceptions.insert(Scheduled, u64::from(COUNTED_MAX));
+        assert!(is_cut_off(&scheduled));
+        add_uncounted(&mut scheduled, Dead);
+        assert!(left(&scheduled, &[]).is_some_and(Left::needs_an_operator));
+        for state in [Retrying, Held] {
+            let mut scheduled = RelayStatus { exceptions: scheduled.exceptions.clone(), ..scheduled.clone() };
+            scheduled.exceptions.remove(&Dead);
+            add_uncounted(&mut scheduled, state);
+            assert_eq!(left(&scheduled, &[]), None, "{state}");
+            assert_eq!(due(&scheduled), 0, "none of the scheduled ones is due");
+        }
     }
 
     #[test]

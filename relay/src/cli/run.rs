@@ -1,6 +1,7 @@
 //! `relay run`: the daemon.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use operate::PipelineConfig;
@@ -50,6 +51,8 @@ struct Ready {
     config: PipelineConfig,
     pipeline: Pipeline,
     stop: CancellationToken,
+    /// How long the destination may take for an answer, if that is limited.
+    answer_max: Option<Duration>,
 }
 
 /// All pipelines after their databases were opened once.
@@ -209,11 +212,12 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
         let store = database::patient_store(config).map_err(|failure| failure.about(&config.name))?;
         let publishing = config.broker.publishing();
         let publishing = publishing.map_err(|error| Failure::from(error).about(&config.name))?;
+        let answer_max = publishing.connector().answer_max();
         let pipeline =
             Pipeline::new(config.name.clone(), Arc::clone(&store), publishing, config.settings.clone());
         Ok(Opened {
             candidate: Candidate { name: config.name.clone(), store },
-            ready: Ready { config: config.clone(), pipeline, stop: stop.child_token() },
+            ready: Ready { config: config.clone(), pipeline, stop: stop.child_token(), answer_max },
         })
     };
     config.pipelines.iter().map(open).collect()
@@ -224,9 +228,10 @@ fn open(config: &Config, stop: &CancellationToken) -> Result<Vec<Opened>, Failur
 /// first.
 fn watch_all(ready: &[Ready]) -> JoinSet<bool> {
     let mut watches = JoinSet::new();
-    for Ready { config, pipeline, stop } in ready {
+    for Ready { config, pipeline, stop, answer_max } in ready {
         let (config, stop) = (config.clone(), stop.clone());
-        let now = once::Now { status: pipeline.status(), session: pipeline.session() };
+        let now =
+            once::Now { status: pipeline.status(), session: pipeline.session(), answer_max: *answer_max };
         watches.spawn(async move {
             let name = config.name.clone();
             let ended = async {

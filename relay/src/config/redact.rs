@@ -25,10 +25,27 @@ pub(crate) fn is_url(path: &[&str]) -> bool {
     path.last().is_some_and(|last| names.contains(last))
 }
 
+/// Returns whether a text is the URL of an HTTP endpoint, whose path is often a secret. It is
+/// recognised at any setting below `http`, even a misspelt one.
+fn is_endpoint(path: &[&str], text: &str) -> bool {
+    path.contains(&"http") && text.contains("://")
+}
+
+/// Returns the URL of an HTTP endpoint without its user, path and query.
+fn endpoint(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let user_end = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    let (user, host) = (if user_end > 0 { "***@" } else { "" }, &rest[user_end..end]);
+    let path = if rest[end..].len() > 1 { "/***" } else { &rest[end..] };
+    format!("{scheme}://{user}{host}{path}")
+}
+
 /// Returns the value of a setting without its secrets.
 pub(crate) fn text(path: &[&str], text: &str) -> String {
     match () {
         () if is_secret(path) => MASK.to_owned(),
+        () if is_endpoint(path, text) => endpoint(text),
         () if is_url(path) => url(text),
         () => text.to_owned(),
     }
@@ -104,7 +121,8 @@ fn may_hold_secret(path: &[&str], text: &str) -> bool {
     };
     // A URL where a file belongs, or a file where a URL belongs.
     let has_user = text.contains("://") && text.contains('@');
-    is_url(path) && url(text) != text || has_user || path.last().is_some_and(is_called_so)
+    let hides_path = is_endpoint(path, text) && endpoint(text) != text;
+    hides_path || is_url(path) && url(text) != text || has_user || path.last().is_some_and(is_called_so)
 }
 
 /// Like [`source`], for a text that is not TOML: overwrites everything after an equals sign or a
@@ -146,6 +164,32 @@ mod tests {
         let crossed = "b = 'x#1' # s3cret\na = 'y#2' # s3cret\n";
         let masked = source(crossed, &Node::parse(crossed).ok().unwrap());
         assert!(masked.contains("'x#1'") && masked.contains("'y#2'") && !masked.contains("s3cr"), "{masked}");
+    }
+
+    #[test]
+    fn the_path_of_an_http_endpoint_is_not_shown() {
+        let of_topic = ["pipeline", "http", "endpoints", "orders.v1", "url"];
+        let misspelt = ["pipeline", "http", "ur1"];
+        for path in [&["pipeline", "http", "url"][..], &of_topic, &misspelt] {
+            for (given, shown) in [
+                ("https://hooks.example.com/services/T0/s3cret", "https://hooks.example.com/***"),
+                ("https://hooks.example.com:8443/s3cret?a=s3cret", "https://hooks.example.com:8443/***"),
+                ("https://hooks.example.com?s3cret", "https://hooks.example.com/***"),
+                ("https://hooks.example.com#s3cret", "https://hooks.example.com/***"),
+                ("https://s3cret@h/s3cret@x", "https://***@h/***"),
+                ("https://s3cret:s3@cret@[::1]:1/", "https://***@[::1]:1/"),
+                ("HTTPS://h\\s3cret", "HTTPS://h/***"),
+                ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ] {
+                assert_eq!(text(path, given), shown);
+            }
+        }
+        assert_eq!(text(&["database", "url"], "postgres://u@h/d"), "postgres://u@h/d");
+        let given = "[pipeline]\nhttp.url = 'https://h.example/s3cret'\nhttp.ur1 = 'https://h.example/s3cret'\n\
+                     [pipeline.http.endpoints.'a.b']\nurl = \"https://h.example/s3cret\"\nother = 'x'\n";
+        let masked = source(given, &Node::parse(given).ok().unwrap());
+        assert_eq!(masked.len(), given.len());
+        assert!(!masked.contains("s3cret") && masked.contains("'x'") && masked.contains("'a.b'"), "{masked}");
     }
 
     #[test]

@@ -65,6 +65,10 @@ impl<W: Watch> Connector for Watched<W> {
         self.inner.connect_max()
     }
 
+    fn answer_max(&self) -> Option<Duration> {
+        self.inner.answer_max()
+    }
+
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
     }

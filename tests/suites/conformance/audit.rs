@@ -197,7 +197,7 @@ async fn texts_of_any_size_are_kept_or_refused<DB: Dialect>(stage: Stage) -> Out
     }
     assert!(outbox.pauses(&relay).await?.is_empty());
 
-    let entry = |id| ChosenEntry { id: EntryId(id), message_id: String::from("none") };
+    let entry = |id| ChosenEntry { id: EntryId(id), message_id: String::from("none"), edited_at: None };
     for count in [0, 1, DECIDED_MAX, DECIDED_MAX + 1, 100 * DECIDED_MAX] {
         let decree =
             OperatorDecision { decision: Decision::Discard, signature: Signature::new("ann", "a test") };

@@ -13,6 +13,7 @@ use crate::audit::dead_letter;
 
 tests::cases! { "doctor/{on}/{case}":
     postgres { a_sequence_behind_its_dead_letters_is_told }
+    night postgres { a_sequence_that_is_a_little_behind_many_dead_letters_is_told }
 }
 
 fn config(url: &str) -> Result<InboxConfig, Failure> {
@@ -62,5 +63,35 @@ async fn a_sequence_behind_its_dead_letters_is_told(stage: Stage) -> Outcome {
     assert_eq!(state(&observer).await?.0, CheckState::Pass, "{remedy}");
     db.execute(&format!("REVOKE ALL ON inbox_dead_letter_seq_seq FROM {}", Role::Observer.user())).await?;
     assert_eq!(state(&observer).await?.0, CheckState::Unknown);
+    Ok(())
+}
+
+/// Goal: however many dead letters are open, one that is numbered above the sequence is found.
+/// Oracle: the finding about a sequence that is one behind the last of more dead letters than are
+/// compared.
+async fn a_sequence_that_is_a_little_behind_many_dead_letters_is_told(stage: Stage) -> Outcome {
+    let db = Database::<Postgres>::migrated(&stage).await?;
+    let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await?;
+    let config = config(&db.url)?;
+    dead_letter(&inbox, "first").await?;
+    // Copies with ids of earlier days. The last one has the latest id, as its time has.
+    let copies = "DO $$ DECLARE columns text; BEGIN
+        SELECT string_agg(quote_ident(column_name), ', ') INTO columns FROM information_schema.columns
+            WHERE table_name = 'inbox_dead_letter' AND column_name NOT IN ('id', 'subject', 'seq');
+        EXECUTE format('INSERT INTO inbox_dead_letter (id, subject, %1$s)
+            SELECT made.id::uuid, made.id::uuid, %1$s
+            FROM (SELECT * FROM inbox_dead_letter LIMIT 1) AS letter, (
+                SELECT CASE WHEN n = 200000 THEN ''ffffffff-ffff-7000-8000-'' ELSE ''00000000-0000-7000-8000-'' END
+                    || lpad(to_hex(n), 12, ''0'') AS id
+                FROM generate_series(1, 200000) AS n) AS made', columns);
+        END $$";
+    db.execute(copies).await?;
+    let state = async || match &examine_inbox_order(&config).await[..] {
+        [finding] if finding.check == "inbox-order" => Ok(finding.state),
+        findings => Err(Failure::from(format!("{findings:?}"))),
+    };
+    assert_eq!(state().await?, CheckState::Pass);
+    db.execute("SELECT setval('inbox_dead_letter_seq_seq', 200000)").await?;
+    assert_eq!(state().await?, CheckState::Fail, "200,001 is the number of the last one");
     Ok(())
 }

@@ -95,6 +95,13 @@ fn the_request_is_that_of_the_standard() {
     assert_eq!(form, expected);
 }
 
+/// Goal: `http` is only for this machine, so no proxy elsewhere learns the secret. Oracle: the test
+/// above, in a process whose environment names a proxy that is not there.
+#[test]
+fn no_proxy_of_the_environment_sees_the_secret() {
+    proxy::tests::without_the_proxy("oauth::endpoint::tests::the_request_is_that_of_the_standard");
+}
+
 /// Oracle: the error's text and party; that it comes at all, within the patience of the test.
 #[test]
 fn an_endpoint_that_does_not_behave_is_bounded_in_time_and_size() {

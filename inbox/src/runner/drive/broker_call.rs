@@ -25,13 +25,36 @@ pub(super) async fn answered<T>(
     status: &ConsumerStatus,
     call: impl Future<Output = Result<T, SubscriptionError>>,
 ) -> Option<Result<T, SubscriptionError>> {
+    match ended(abort, status, call).await {
+        CallEnd::Answered(answer) => Some(answer),
+        CallEnd::TimedOut(silent) => Some(Err(silent)),
+        CallEnd::Aborted => None,
+    }
+}
+
+/// How a call to the broker ended.
+pub(super) enum CallEnd<T> {
+    /// With an answer, which may be an error. The subscription can be used.
+    Answered(Result<T, SubscriptionError>),
+    /// Cut off after [`BROKER_CALL_MAX`], with the error for it.
+    TimedOut(SubscriptionError),
+    /// Cut off, because the consumer is aborted.
+    Aborted,
+}
+
+/// Like [`answered`], for a caller that continues after an error of the broker.
+pub(super) async fn ended<T>(
+    abort: &CancellationToken,
+    status: &ConsumerStatus,
+    call: impl Future<Output = Result<T, SubscriptionError>>,
+) -> CallEnd<T> {
     let mut call = pin!(timeout(BROKER_CALL_MAX, call));
     let mut waiting = interval_at(Instant::now() + STILL_WAITING, STILL_WAITING);
     loop {
         tokio::select! {
             biased;
-            () = abort.cancelled() => return None,
-            answer = &mut call => return Some(answer.unwrap_or_else(|_| Err(silent()))),
+            () = abort.cancelled() => return CallEnd::Aborted,
+            answer = &mut call => return answer.map_or_else(|_| CallEnd::TimedOut(silent()), CallEnd::Answered),
             _ = waiting.tick() => status.waits(),
         }
     }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Drive;
-use super::broker_call::answered;
+use super::broker_call::{CallEnd, answered, ended};
 use crate::error_text::error_text;
+use crate::runner::broker_session::BrokerSession;
 use crate::runner::run_error::RunError;
+use crate::runner::status::ConsumerStatus;
 use crate::runner::store::Store;
 
 /// Default interval at which a consumer extends the visibility timeout of deliveries in hand. It is
@@ -35,16 +37,12 @@ impl<S: Store> Drive<S> {
     }
 
     /// Stops receiving before anything is released: a broker that pushes would deliver it here
-    /// again.
+    /// again. The deliveries of a session that does not answer come again.
     pub(super) async fn stop_receiving(&mut self) {
         let Self { shutdown, worker, broker_session, .. } = self;
-        let Some(subscription) = broker_session.subscription() else { return };
-        let stopping = answered(&shutdown.abort, &worker.status, subscription.stop_receiving());
-        if let Some(Err(error)) = stopping.await {
-            tracing::warn!(
-                error = error_text(&error),
-                "the broker continues to deliver until the session ends"
-            );
+        if !stop_receiving(broker_session, &shutdown.abort, &worker.status).await {
+            worker.meter.session_lost();
+            self.session_changed();
         }
     }
 
@@ -94,5 +92,96 @@ impl<S: Store> Drive<S> {
         self.unsettled.clear();
         drop(self.key_queues.drain());
         self.batchable.clear();
+    }
+}
+
+/// Stops new deliveries, if there is a session. Loses one whose call was cut off, because its
+/// subscription must not be used again, and then returns false.
+async fn stop_receiving(
+    session: &mut BrokerSession,
+    abort: &CancellationToken,
+    status: &ConsumerStatus,
+) -> bool {
+    let Some(subscription) = session.subscription() else { return true };
+    match ended(abort, status, subscription.stop_receiving()).await {
+        CallEnd::Answered(Err(error)) => {
+            let error = error_text(&error);
+            tracing::warn!(error, "the broker continues to deliver until the session ends");
+        }
+        CallEnd::TimedOut(error) => {
+            session.lost(&error);
+            return false;
+        }
+        CallEnd::Answered(Ok(())) | CallEnd::Aborted => {}
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::num::NonZeroUsize;
+
+    use async_trait::async_trait;
+    use message::{Delivery, DeliveryToken, Runtime, Settlement, Subscription, SubscriptionError};
+
+    use super::*;
+    use crate::runner::broker_session::{Event, SubscriptionFactory};
+
+    /// A subscription whose `stop_receiving` fails, or never returns.
+    struct Stopped {
+        is_silent: bool,
+    }
+
+    #[async_trait]
+    impl Subscription for Stopped {
+        fn origin(&self) -> &str {
+            "queue stopped"
+        }
+
+        async fn receive(
+            &mut self,
+            _: NonZeroUsize,
+            _: Duration,
+        ) -> Result<Vec<Delivery>, SubscriptionError> {
+            pending().await
+        }
+
+        async fn settle(&mut self, _: Vec<Settlement>) -> Result<(), SubscriptionError> {
+            Ok(())
+        }
+
+        async fn keep_alive(&mut self, _: &[DeliveryToken]) -> Result<(), SubscriptionError> {
+            Ok(())
+        }
+
+        async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
+            if self.is_silent {
+                pending().await
+            }
+            Err(SubscriptionError::lost("not reached"))
+        }
+
+        async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {
+            Ok(())
+        }
+    }
+
+    /// Goal: nothing calls a subscription again of which a call was cut off: a stop would wait for
+    /// it twice. Oracle: whether it is still there.
+    #[tokio::test(start_paused = true)]
+    async fn a_subscription_whose_call_was_cut_off_is_dropped() {
+        let abort = CancellationToken::new();
+        let status = ConsumerStatus::new();
+        for is_silent in [true, false] {
+            let factory = SubscriptionFactory::new(move || async move {
+                Ok(Box::new(Stopped { is_silent }) as Box<dyn Subscription>)
+            });
+            let mut session = BrokerSession::new(factory, Runtime::default());
+            assert!(stop_receiving(&mut session, &abort, &status).await, "there is none yet");
+            assert!(matches!(session.next(NonZeroUsize::new(1)).await, Event::Up));
+            assert_eq!(stop_receiving(&mut session, &abort, &status).await, !is_silent);
+            assert_eq!(session.subscription().is_none(), is_silent);
+        }
     }
 }

@@ -72,11 +72,15 @@ pub struct ChosenEntry {
     pub id: EntryId,
     /// Its message id, as in [`ListedEntry::message_id`].
     pub message_id: String,
+    /// When the content that the operator has seen was edited, as in [`ListedEntry::edited_at`];
+    /// `None` if it was as enqueued. A decision with a [`Confirmed`] refuses any other content.
+    /// Decisions without one do not compare it.
+    pub edited_at: Option<OffsetDateTime>,
 }
 
 impl From<&ListedEntry> for ChosenEntry {
     fn from(entry: &ListedEntry) -> Self {
-        Self { id: entry.id, message_id: entry.message_id.clone() }
+        Self { id: entry.id, message_id: entry.message_id.clone(), edited_at: entry.edited_at }
     }
 }
 
@@ -247,7 +251,7 @@ pub(crate) struct EntryNow {
     pub(crate) message_id: String,
     /// Whether the transaction has locked it: a dead entry, or one that was taken from the relay.
     pub(crate) is_locked: bool,
-    /// Whether its content was replaced after the decision was confirmed.
+    /// Whether it has other content than the confirmed decision is about.
     pub(crate) is_edited_since: bool,
 }
 
@@ -293,8 +297,9 @@ pub struct Confirmed {
     /// The id of the decision, which the audit stores with each entry. Sent twice, a confirmation
     /// is one decision.
     pub id: Uuid,
-    /// The database's time for which it was given: an entry that has changed later is left
-    /// unchanged, including one that was edited, and one that was requeued and is being retried.
+    /// The database's time for which it was given: an entry whose state has changed later is left
+    /// unchanged, including one that was requeued and is being retried. Edits are found by
+    /// [`ChosenEntry::edited_at`].
     pub as_of: OffsetDateTime,
 }
 
@@ -311,6 +316,13 @@ impl Batch<'_> {
     /// Returns the time for which it was confirmed.
     pub(crate) fn as_of(&self) -> Option<OffsetDateTime> {
         self.confirmed.map(|confirmed| confirmed.as_of)
+    }
+
+    /// Returns whether the content must be that of the edit that was shown. An edit with a digest
+    /// compares the content itself.
+    pub(crate) fn compares_edits(&self) -> bool {
+        let has_digest = matches!(self.decree.decision, Decision::Edit { replaces: Some(_), .. });
+        self.confirmed.is_some() && !has_digest
     }
 
     /// Returns the id under which the audit stores it.

@@ -38,6 +38,8 @@ pub struct ListedEntry {
     pub payload_bytes: u64,
     /// Whether an operator has edited it.
     pub edited: bool,
+    /// When an operator last edited it; `None` also for a discarded entry.
+    pub edited_at: Option<OffsetDateTime>,
 }
 
 /// A decision about an entry, as the audit stores it: `requeue`, `discard` or `edit`.

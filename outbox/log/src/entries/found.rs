@@ -88,7 +88,8 @@ pub struct ParkedState {
     pub behind: Option<HeldBehind>,
 }
 
-/// The entry that a held one waits for: one of the same key, or the one that probes its topic.
+/// The entry that a held one waits for: one of the same key, or one of its topic that may stop the
+/// topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBehind {
     /// Its position in the log.
@@ -97,6 +98,11 @@ pub struct HeldBehind {
     pub state: String,
     /// Its last error.
     pub error: Option<String>,
+    /// Whether it has the key of the held one, so that it certainly stops it. Otherwise it retries
+    /// by the broker's or an operator's fault in the same topic: it stops the whole topic if the
+    /// failure concerned the topic, which is not stored, and only its own key if it concerned the
+    /// message.
+    pub is_of_its_key: bool,
 }
 
 /// Maximum number of earlier errors that are kept for a parked entry, besides the last one.

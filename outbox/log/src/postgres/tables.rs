@@ -13,7 +13,7 @@ migrations::statements! {
                 e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
                 e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited
+                p.edited_at IS NOT NULL AS edited, p.edited_at
             FROM ({chosen}) AS e
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
@@ -45,7 +45,7 @@ migrations::statements! {
             ORDER BY coalesce(e.id, m.id) {limit})
         SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
             c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited, NULL::timestamptz AS edited_at
         FROM chosen AS c
         LEFT JOIN LATERAL (
             SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
@@ -79,7 +79,7 @@ migrations::statements! {
                 extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
                 e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited
+                p.edited_at IS NOT NULL AS edited, p.edited_at
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
@@ -289,7 +289,9 @@ migrations::statements! {
     choose(is_indexed = "state IN ('retrying', 'dead')") = "
         WITH walk AS MATERIALIZED {walk}
         SELECT s.seen_to, s.scanned, e.id, e.message_id::text AS message_id, e.topic, e.created_at,
-            CASE WHEN $8::text IS NOT NULL THEN e.error END AS error
+            CASE WHEN $8::text IS NOT NULL THEN e.error END AS error,
+            (SELECT edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS edited_at
         FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
         LEFT JOIN (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id) AS e ON true ORDER BY e.id";
     /// The time is that before the entries were read: entries that become dead meanwhile are

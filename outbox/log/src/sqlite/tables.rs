@@ -30,7 +30,7 @@ migrations::statements! {
                 e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
                 max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited
+                p.edited_at IS NOT NULL AS edited, p.edited_at
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
             LEFT JOIN outbox_parked AS p ON p.relay = ?1 AND p.shard = 0 AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
@@ -40,7 +40,7 @@ migrations::statements! {
             (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
                 max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
             coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-            p.edited_at IS NOT NULL AS edited
+            p.edited_at IS NOT NULL AS edited, p.edited_at
             FROM ({chosen}) AS e LEFT JOIN outbox_parked AS p
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id";
@@ -55,7 +55,7 @@ migrations::statements! {
                 coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
                 'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                {edited} AS edited
+                {edited} AS edited, NULL AS edited_at
             FROM outbox_audit AS d
             LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
@@ -214,7 +214,8 @@ migrations::statements! {
     choose(is_indexed = "state IN ('retrying', 'dead')") = "
         WITH walk AS MATERIALIZED ({walk})
         SELECT s.seen_to, s.scanned, e.id, e.message_id, e.topic, e.created_at,
-            CASE WHEN ?8 IS NOT NULL THEN e.error END AS error
+            CASE WHEN ?8 IS NOT NULL THEN e.error END AS error,
+            (SELECT edited_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = e.id) AS edited_at
         FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s
         LEFT JOIN (SELECT * FROM walk AS w WHERE {matches}) AS e ON true ORDER BY e.id";
     total(is_indexed = "state IN ('retrying', 'dead')") = "

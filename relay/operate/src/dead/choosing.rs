@@ -196,7 +196,7 @@ impl<'a> Choosing<'a> {
             match message.row {
                 Row::Outbox(_, id) => {
                     let message_id = message.message_id.clone().unwrap_or_default();
-                    let entry = ChosenEntry { id, message_id };
+                    let entry = ChosenEntry { id, message_id, edited_at: message.edited_at };
                     if message.is_dead() {
                         part.add_entry(entry, message.since);
                     } else {
@@ -215,8 +215,8 @@ impl<'a> Choosing<'a> {
     /// looked, although it is old enough: it was held and has failed since, or the transaction in
     /// which it died had not been committed. Messages that the operator has not seen are not
     /// decided about, with one exception: if a requeue finds fewer messages than were confirmed,
-    /// they are not compared. A late one can take effect twice, so a requeue that accepts late ones
-    /// must find them all.
+    /// only their edits are compared. A late one can take effect twice, so a requeue that accepts
+    /// late ones must find them all.
     pub(super) fn check_confirmed(&mut self, away: &[OperateError]) -> Result<(), OperateError> {
         let Some(as_of) = self.as_of else { return Ok(()) };
         for (key, confirmed) in &as_of.0 {
@@ -247,7 +247,7 @@ impl<'a> Choosing<'a> {
         let part = self.parts.iter().find(|part| part.key == *key);
         let now = part.map_or(Matched::none(confirmed.at), |part| part.matched);
         let may_be_fewer = *self.change == Change::Requeue { accept_late: false };
-        let is_fewer = may_be_fewer && now.count < confirmed.count;
+        let is_fewer = may_be_fewer && now.count < confirmed.count && now.has_no_other_edit(confirmed);
         if !is_fewer && now != *confirmed {
             let text = format!(
                 "the messages of {} {} have changed since they were shown: {} were confirmed, {} match now",
@@ -339,17 +339,48 @@ mod tests {
         assert!(of(&[entry(1)], &[entry(1), entry(2)]).is_err());
     }
 
+    /// Returns the messages of an outbox, the first one edited at this time.
+    fn found(ids: &[i64], first_edited_at: Option<OffsetDateTime>) -> SelectedPart {
+        let key = PlaceKey { source: DeadSource::Outbox, owner: String::from("orders") };
+        let mut part = SelectedPart::new(0, key, OffsetDateTime::UNIX_EPOCH);
+        for (place, id) in ids.iter().enumerate() {
+            let edited_at = first_edited_at.filter(|_| place == 0);
+            let entry = ChosenEntry { id: EntryId(*id), message_id: String::new(), edited_at };
+            part.add_entry(entry, OffsetDateTime::UNIX_EPOCH);
+        }
+        part
+    }
+
+    /// The commit of an edit can take so long that the edit is older than a confirmation that has
+    /// not seen it.
+    #[test]
+    fn an_edit_that_was_not_seen_is_a_change_however_old_it_is() {
+        let at = |second| Some(OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(second));
+        let filter = Filter::default();
+        let check = |change: &Change, shown: SelectedPart, now: SelectedPart| {
+            let confirmed: AsOf = [shown.moment()].into_iter().collect();
+            let mut choosing = Choosing::new(&filter, change, Some(&confirmed));
+            choosing.add(now);
+            choosing.check_confirmed(&[]).map(|()| choosing.changed)
+        };
+        let requeue = Change::Requeue { accept_late: false };
+        for change in [&requeue, &Change::Discard] {
+            assert_eq!(check(change, found(&[1, 2, 3], at(-9)), found(&[1, 2, 3], at(-9))).unwrap(), 0);
+            for now in [found(&[1, 2, 3], at(-9)), found(&[1, 2], at(-9)), found(&[2], at(-9))] {
+                for seen in [None, at(-99)] {
+                    let refused = check(change, found(&[1, 2, 3], seen), now.clone()).unwrap_err();
+                    assert_eq!(refused.kind(), OperateErrorKind::Conflict, "{now:?}");
+                }
+            }
+        }
+        // Fewer are requeued, if the edits among them were seen, or none is edited.
+        assert_eq!(check(&requeue, found(&[1, 2, 3], at(-9)), found(&[1, 2], at(-9))).unwrap(), 1);
+        assert_eq!(check(&requeue, found(&[1, 2, 3], at(-9)), found(&[2, 3], None)).unwrap(), 1);
+    }
+
     #[test]
     fn what_an_operator_has_not_seen_is_not_decided_about() {
-        let key = || PlaceKey { source: DeadSource::Outbox, owner: String::from("orders") };
-        let found = |ids: &[i64]| {
-            let mut part = SelectedPart::new(0, key(), OffsetDateTime::UNIX_EPOCH);
-            for id in ids {
-                let entry = ChosenEntry { id: EntryId(*id), message_id: String::new() };
-                part.add_entry(entry, OffsetDateTime::UNIX_EPOCH);
-            }
-            part
-        };
+        let found = |ids: &[i64]| found(ids, None);
         let confirmed: AsOf = [found(&[1, 2, 3]).moment()].into_iter().collect();
         let filter = Filter::default();
         let checked = |change: &Change, now: &[i64]| {

@@ -321,7 +321,8 @@ async fn decide_entries(
 /// Returns the entry in the form that a decision takes; `None` for a dead letter.
 fn chosen(message: &DeadMessage) -> Option<ChosenEntry> {
     let Row::Outbox(_, id) = message.row else { return None };
-    Some(ChosenEntry { id, message_id: message.message_id.clone().unwrap_or_default() })
+    let message_id = message.message_id.clone().unwrap_or_default();
+    Some(ChosenEntry { id, message_id, edited_at: message.edited_at })
 }
 
 /// Returns the earlier decision and the entry's state, if the database has them; otherwise the

@@ -114,7 +114,8 @@ pub async fn editable(
     let Some(parked) = parked else {
         return Err(of_place(not_dead(place, asked, &entry).await));
     };
-    let chosen = ChosenEntry { id: entry.id, message_id: entry.message_id.clone() };
+    let chosen =
+        ChosenEntry { id: entry.id, message_id: entry.message_id.clone(), edited_at: parked.edited_at };
     let found = place.log.content(&place.pipeline, &chosen).await.map_err(|error| of_place(error.into()))?;
     let Some(found) = found else { return Err(of_place(not_dead(place, asked, &entry).await)) };
     let Some(digest) = found.digest() else { return Err(of_place(too_large(&chosen, &found))) };
@@ -156,7 +157,9 @@ pub async fn edit(
 ) -> Result<EditSent, OperateError> {
     signed.check("edit messages")?;
     let place = named(places, &seen.pipeline)?;
-    let chosen = ChosenEntry { id: EntryId(seen.id), message_id: seen.message_id.clone() };
+    // Its content is compared by the digest.
+    let message_id = seen.message_id.clone();
+    let chosen = ChosenEntry { id: EntryId(seen.id), message_id, edited_at: None };
     let of_place = |error: OperateError| error.about(&place.pipeline);
     let mut desk = place.log.desk(&place.pipeline);
     let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
@@ -427,7 +430,7 @@ mod tests {
     #[test]
     fn content_that_is_too_large_names_the_command() {
         let found = ParkedContent { payload_bytes: 70_000, payload: None, headers: None, has_headers: false };
-        let chosen = ChosenEntry { id: EntryId(7), message_id: String::from("m") };
+        let chosen = ChosenEntry { id: EntryId(7), message_id: String::from("m"), edited_at: None };
         let refused = too_large(&chosen, &found);
         assert!(
             refused.to_string().contains("70000 bytes; the maximum that is edited here is 65536"),

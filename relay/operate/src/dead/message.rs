@@ -111,6 +111,9 @@ pub struct DeadMessage {
     /// The time when its state last changed, or an operator last edited it.
     #[serde(serialize_with = "seconds::serialize")]
     pub changed_at: OffsetDateTime,
+    /// When the content of an outbox's entry was last edited.
+    #[serde(skip)]
+    pub(crate) edited_at: Option<OffsetDateTime>,
     #[serde(skip)]
     pub(crate) row: Row,
     /// Its position in the order of arrival at its inbox; 0 for an entry of an outbox.
@@ -147,6 +150,7 @@ impl DeadMessage {
             header_names: Vec::new(),
             payload_bytes: entry.payload_bytes,
             edited: entry.edited,
+            edited_at: entry.edited_at,
             redrive_requested_by: None,
             since: entry.created_at,
             changed_at: entry.updated_at,
@@ -176,6 +180,7 @@ impl DeadMessage {
             header_names: letter.headers.into_iter().map(|(name, _)| name).collect(),
             payload_bytes: letter.payload_bytes,
             edited: false,
+            edited_at: None,
             redrive_requested_by: None,
             since: letter.dead_at,
             changed_at: letter.resolved.map_or(letter.dead_at, |(_, at)| at),

@@ -29,20 +29,40 @@ pub(super) struct Matched {
     pub(super) count: u64,
     /// A sum over them, whatever their order is.
     pub(super) digest: u64,
+    /// The same sum over those that an operator has edited.
+    pub(super) edits: u64,
 }
 
 impl Matched {
     pub(super) fn none(at: OffsetDateTime) -> Self {
-        Self { at, count: 0, digest: 0 }
+        Self { at, count: 0, digest: 0, edits: 0 }
     }
 
     /// Adds a message, by everything that distinguishes it from others.
     pub(super) fn add(&mut self, message: impl Hash) {
-        let mut hasher = DefaultHasher::new();
-        message.hash(&mut hasher);
         self.count += 1;
-        self.digest = self.digest.wrapping_add(hasher.finish());
+        self.digest = self.digest.wrapping_add(hashed(message));
     }
+
+    /// Adds a message, with the time of its last edit.
+    pub(super) fn add_edited(&mut self, message: impl Hash, edited_at: Option<OffsetDateTime>) {
+        let Some(edited_at) = edited_at else { return self.add(message) };
+        let edit = hashed((message, edited_at));
+        self.edits = self.edits.wrapping_add(edit);
+        self.add(edit);
+    }
+
+    /// Returns whether none of these messages has an edit that the confirmed ones did not have, if
+    /// they are some of them. An edited one that is missing counts as a difference.
+    pub(super) fn has_no_other_edit(&self, confirmed: &Self) -> bool {
+        self.edits == 0 || self.edits == confirmed.edits
+    }
+}
+
+fn hashed(message: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    message.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The confirmation of one database. Its text is used in forms.
@@ -74,9 +94,9 @@ impl Moment {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Matched { at, count, digest } = self.matched;
+        let Matched { at, count, digest, edits } = self.matched;
         let micros = at.unix_timestamp_nanos() / 1_000;
-        write!(f, "{}/{micros}/{count}/{digest:x}/{}", self.place.source, self.place.owner)
+        write!(f, "{}/{micros}/{count}/{digest:x}/{edits:x}/{}", self.place.source, self.place.owner)
     }
 }
 
@@ -85,14 +105,15 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let read = || {
-            let mut parts = text.splitn(5, '/');
+            let mut parts = text.splitn(6, '/');
             let source = parts.next()?.parse().ok()?;
             let micros: i64 = parts.next()?.parse().ok()?;
             let count = parts.next()?.parse().ok()?;
             let digest = u64::from_str_radix(parts.next()?, 16).ok()?;
+            let edits = u64::from_str_radix(parts.next()?, 16).ok()?;
             let owner = parts.next()?.to_owned();
             let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1_000).ok()?;
-            Some(Self { place: PlaceKey { source, owner }, matched: Matched { at, count, digest } })
+            Some(Self { place: PlaceKey { source, owner }, matched: Matched { at, count, digest, edits } })
         };
         read().ok_or("it is not a valid point in time of a database: confirm the decision again")
     }
@@ -112,19 +133,20 @@ mod tests {
     fn a_moment_goes_through_a_form() {
         let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
         let place = PlaceKey { source: DeadSource::Outbox, owner: String::from("a/b orders") };
-        let moment = Moment { place, matched: Matched { at, count: 12, digest: u64::MAX } };
-        assert_eq!(moment.to_string(), "outbox/1700000000123456/12/ffffffffffffffff/a/b orders");
+        let moment = Moment { place, matched: Matched { at, count: 12, digest: u64::MAX, edits: 10 } };
+        assert_eq!(moment.to_string(), "outbox/1700000000123456/12/ffffffffffffffff/a/a/b orders");
         assert_eq!((moment.source(), moment.owner()), (DeadSource::Outbox, "a/b orders"));
         assert_eq!(moment.to_string().parse(), Ok(moment));
         for broken in [
             "",
             "outbox",
-            "outbox/x/1/0/orders",
-            "nowhere/1/1/0/orders",
+            "outbox/x/1/0/0/orders",
+            "nowhere/1/1/0/0/orders",
             "outbox/1/orders",
-            "outbox/1/-1/0/orders",
-            "outbox/1/1/x/orders",
-            "outbox/9223372036854775807/1/0/x",
+            "outbox/1/-1/0/0/orders",
+            "outbox/1/1/x/0/orders",
+            "outbox/1/1/0/x/orders",
+            "outbox/9223372036854775807/1/0/0/x",
         ] {
             assert!(broken.parse::<Moment>().is_err(), "{broken}");
         }

@@ -29,6 +29,7 @@ pub fn entry(id: i64) -> DeadMessage {
         header_names: Vec::new(),
         payload_bytes: 2,
         edited: false,
+        edited_at: None,
         redrive_requested_by: None,
         since: OffsetDateTime::UNIX_EPOCH,
         changed_at: OffsetDateTime::UNIX_EPOCH,

@@ -76,7 +76,7 @@ impl SelectedPart {
     }
 
     pub(super) fn add_entry(&mut self, entry: ChosenEntry, since: OffsetDateTime) {
-        self.matched.add((entry.id.0, &entry.message_id));
+        self.matched.add_edited((entry.id.0, &entry.message_id), entry.edited_at);
         self.oldest = Some(self.oldest.unwrap_or(since).min(since));
         self.entries.push(entry);
     }
@@ -84,7 +84,7 @@ impl SelectedPart {
     /// Adds an entry that its relay retries without success until an operator acts. An entry that
     /// was dead when it was confirmed counts as another one.
     pub(super) fn add_waiting(&mut self, entry: ChosenEntry, since: OffsetDateTime) {
-        self.matched.add((entry.id.0, &entry.message_id, "retrying"));
+        self.matched.add_edited((entry.id.0, &entry.message_id, "retrying"), entry.edited_at);
         self.oldest = Some(self.oldest.unwrap_or(since).min(since));
         self.entries.push(entry);
     }
@@ -193,7 +193,7 @@ mod tests {
         let part = |source| SelectedPart::new(0, place(source), OffsetDateTime::UNIX_EPOCH);
         let since = OffsetDateTime::UNIX_EPOCH;
         let mut outbox = part(DeadSource::Outbox);
-        outbox.add_entry(ChosenEntry { id: EntryId(1), message_id: String::new() }, since);
+        outbox.add_entry(ChosenEntry { id: EntryId(1), message_id: String::new(), edited_at: None }, since);
         let mut inbox = part(DeadSource::Inbox);
         let seen = SeenLetter { id: DeadLetterId(uuid::Uuid::nil()), reason: Reason::Poison, deliveries: 1 };
         inbox.add_letter(ChosenLetter { seen, seq: 1 }, since);

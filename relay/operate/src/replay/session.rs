@@ -11,12 +11,16 @@ use message::{
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Timeout for the next receipt of messages that were handed over.
+/// Timeout for the next receipt of messages that were handed over. It is longer where the settings
+/// permit the destination more time for an answer.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum duration of an outage without a confirmation.
 const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 type Open = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
+
+/// How much longer than the destination's own limit a receipt is waited for.
+const AFTER_ANSWER: Duration = Duration::from_secs(2);
 
 /// A sequence of sessions with the broker.
 pub(super) struct Session {
@@ -80,12 +84,14 @@ impl Session {
             message: Arc::clone(&messages[*place]),
         };
         let batch: Vec<Submission> = places.iter().enumerate().map(submission).collect();
-        let submitted = timeout(RECEIPT_TIMEOUT, publisher.submit(batch)).await;
+        let answer_max = self.connector.answer_max().map_or(Duration::ZERO, |max| max + AFTER_ANSWER);
+        let receipt_timeout = RECEIPT_TIMEOUT.max(answer_max);
+        let submitted = timeout(receipt_timeout, publisher.submit(batch)).await;
         let mut problem = submitted.err().map(|_| silent(self.connector.destination()));
         let mut confirmed = HashSet::with_capacity(places.len());
         let mut answered = 0;
         while answered < places.len() && problem.is_none() {
-            match timeout(RECEIPT_TIMEOUT, receipts.recv()).await {
+            match timeout(receipt_timeout, receipts.recv()).await {
                 Ok(Some(Receipt { ticket, outcome })) => {
                     answered += 1;
                     let nth = usize::try_from(ticket.0.wrapping_sub(first)).unwrap_or(usize::MAX);
@@ -102,7 +108,9 @@ impl Session {
             }
         }
         if problem.is_some() {
-            while let Ok(Some(Receipt { ticket, outcome })) = timeout(LAST_WORDS, receipts.recv()).await {
+            // The end of the session would cut off requests that are still answered: copies.
+            let last_words = LAST_WORDS.max(answer_max);
+            while let Ok(Some(Receipt { ticket, outcome })) = timeout(last_words, receipts.recv()).await {
                 let nth = usize::try_from(ticket.0.wrapping_sub(first)).unwrap_or(usize::MAX);
                 answered += 1;
                 match (places.get(nth), outcome) {
@@ -268,6 +276,48 @@ mod tests {
             let fake = Fake { per_key, stored: Mutex::default(), failures: Mutex::default() };
             ScriptedBroker(Arc::new(fake)).connect(receipts).await
         }
+    }
+
+    /// A receiver that takes 70 s for each answer, which its settings permit, and fails once.
+    #[derive(Default)]
+    struct Thorough {
+        received: Mutex<Vec<String>>,
+    }
+
+    impl BrokerScript for Thorough {
+        fn profile(&self) -> Capabilities {
+            Capabilities { max_in_flight_per_key: MaxInFlightPerKey::One, batch_len: 10 }
+        }
+
+        fn answer_max(&self) -> Option<Duration> {
+            Some(Duration::from_secs(75))
+        }
+
+        fn submit(&self, batch: Vec<Submission>, receipts: &Receipts) {
+            for Submission { ticket, message } in batch {
+                let text = String::from_utf8(message.payload.to_vec()).unwrap();
+                let receipts = receipts.clone();
+                let is_failing = text == "fails" && !self.received.lock().unwrap().contains(&text);
+                self.received.lock().unwrap().push(text);
+                tokio::spawn(async move {
+                    let outcome = if is_failing { Err(PublishError::session_lost("500")) } else { Ok(()) };
+                    let after = if is_failing { 1 } else { 70 };
+                    tokio::time::sleep(Duration::from_secs(after)).await;
+                    receipts.send(ticket, outcome);
+                });
+            }
+        }
+    }
+
+    /// Goal: a receiver that the relay can publish to can be replayed to, without copies. Oracle:
+    /// what it received.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_waited_for_as_long_as_the_settings_permit() {
+        let receiver = Arc::new(Thorough::default());
+        let batch = [message(None, "slow"), message(None, "fails"), message(None, "as slow")];
+        let done = Session::new(Arc::new(ScriptedBroker(Arc::clone(&receiver)))).publish(&batch).await;
+        assert!(done.is_ok(), "{done:?}");
+        assert_eq!(*receiver.received.lock().unwrap(), ["slow", "fails", "as slow", "fails"]);
     }
 
     #[tokio::test(start_paused = true)]

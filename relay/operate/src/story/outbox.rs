@@ -77,9 +77,10 @@ impl OutboxPart {
     }
 }
 
-/// The beginning of [`OutboxPart::because`] for a held message; the place in the log of
-/// [`OutboxPart::behind`] follows.
-pub const BEHIND: &str = "it waits behind ";
+/// The beginnings of [`OutboxPart::because`] for a held message, behind a message of its key or
+/// behind another one of its topic; the place in the log of [`OutboxPart::behind`] follows. Whether
+/// a failure concerned the whole topic is not stored.
+pub const BEHIND: [&str; 2] = ["it waits behind ", "its topic may be stopped by "];
 
 /// The message that a held one waits behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -242,7 +243,9 @@ fn because(
     Some(match (parked.state, &parked.behind, due) {
         (ExceptionState::Held, Some(behind), _) => {
             let error = behind.error.as_deref().unwrap_or("no error is stored");
-            format!("{BEHIND}{}, which is {}: {error}", behind.id, behind.state)
+            let [of_key, of_topic] = BEHIND;
+            let begin = if behind.is_of_its_key { of_key } else { of_topic };
+            format!("{begin}{}, which is {}: {error}", behind.id, behind.state)
         }
         (ExceptionState::Held, None, _) => refused()
             .unwrap_or_else(|| String::from("it is published once the messages before it are published")),

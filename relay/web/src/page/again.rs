@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_button_says_how_many_messages_it_decides_about() {
-        let at = "outbox/4000000000000000/2000/0/orders";
+        let at = "outbox/4000000000000000/2000/0/0/orders";
         let form = Fields::of(&[("what", "discard-all"), ("at", at), ("reason", "x")]);
         let text = Again::of("/dead/decide", form).unwrap().card().into_string();
         assert!(text.contains("<button class=\"danger\">Discard 2,000 messages</button>"), "{text}");

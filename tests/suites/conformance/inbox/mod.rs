@@ -27,6 +27,7 @@ mod many;
 mod metrics;
 mod minutes;
 mod moved;
+mod purged_by_sql;
 mod retention;
 mod runner;
 mod services;
@@ -42,7 +43,7 @@ tests::cases! {
     modules {
         batch_functions, begun, chunks, consumer, copies, cost, dead_letters, ended, ends,
         enqueueing, erasure, failures, functions, guard, held_keys, held_redrives, keep_alive, locks, many, metrics,
-        minutes, moved, retention, runner, services, waiting,
+        minutes, moved, purged_by_sql, retention, runner, services, waiting,
     }
 }
 

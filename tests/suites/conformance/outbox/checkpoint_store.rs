@@ -494,7 +494,7 @@ async fn an_entry_that_is_due_again_is_no_longer_taken(db: &Database<sqlx::Postg
 
 /// Names a parked entry as an operator does.
 fn chosen(id: i64) -> ChosenEntry {
-    ChosenEntry { id: EntryId(id), message_id: message_id(id).to_string() }
+    ChosenEntry { id: EntryId(id), message_id: message_id(id).to_string(), edited_at: None }
 }
 
 /// Goal: a decision about many entries reaches, in one transaction, each one that is dead and still

@@ -39,7 +39,7 @@ tests::cases! { "outbox/decisions/{on}/{case}":
 pub(super) async fn decide<DB: TestDialect>(db: &Database<DB>, entry: &Entry, decision: Decision) {
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
     let decree = OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
-    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
+    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id(), edited_at: None }];
     admin.decide(&relay(), &chosen, decree).await.unwrap().remove(0).unwrap();
 }
 

@@ -160,7 +160,7 @@ async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database
     let [again, first] = [(1, &entries[1]), (3, &late)];
     main.pass(&[again, first].map(|(n, entry)| ExceptionChange::Park(dead(n, entry)))).await;
     let filter = ParkedFilter { as_of: Some(as_of), ..ParkedFilter::default() };
-    let of = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id() };
+    let of = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id(), edited_at: None };
     assert_eq!(chosen(&mut *desk, &filter).await, [of(&entries[0]), of(&entries[2])]);
 
     // This also holds if it became dead between the choice and the decision.
@@ -178,7 +178,8 @@ async fn a_confirmation_covers_what_was_dead_then<DB: TestDialect>(db: &Database
 async fn a_confirmed_discard_leaves_what_is_tried_again<DB: TestDialect>(db: &Database<DB>) {
     let (mut main, entries) = park(db, 4).await;
     let mut desk = desk(db);
-    let of = |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id() };
+    let of =
+        |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id(), edited_at: None };
     let tried = |n: usize| {
         let fault = Some(Fault::Operator);
         ExceptionChange::Park(Parked { fault, ..parked(&entries[n], ExceptionState::Retrying) })
@@ -248,7 +249,8 @@ async fn a_confirmation_that_is_sent_twice_is_one_decision<DB: TestDialect>(db: 
 async fn an_edit_is_a_change_that_no_earlier_confirmation_covers<DB: TestDialect>(db: &Database<DB>) {
     let (mut main, entries) = park(db, 3).await;
     let mut desk = desk(db);
-    let of = |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id() };
+    let of =
+        |n: usize| ChosenEntry { id: entries[n].id, message_id: entries[n].message_id(), edited_at: None };
     let [dead, waits, untouched] = [0, 1, 2];
     desk.decide(&[of(waits)], &requeue(), None).await.unwrap().remove(0).unwrap();
     let fault = Some(Fault::Operator);
@@ -307,9 +309,36 @@ async fn an_edit_is_a_change_that_no_earlier_confirmation_covers<DB: TestDialect
     let found = found.find(&relay(), EntryRef::Id(entries[dead].id)).await.unwrap().remove(0);
     assert!(found.parked.unwrap().edited_at.is_some_and(|edited_at| edited_at > as_of));
 
-    // A confirmation of what is there now covers it.
+    // A commit that takes long makes an edit visible that is older than the confirmation.
+    let long_ago =
+        if DB::DIALECT == migrations::Dialect::Sqlite { "3600000000" } else { "interval '1 hour'" };
+    let age =
+        format!("UPDATE outbox_parked SET edited_at = edited_at - {long_ago} WHERE edited_at IS NOT NULL");
+    db.run(&age).await;
     tokio::time::sleep(Duration::from_millis(5)).await;
     let now = desk.now().await.unwrap();
-    let verdicts = desk.decide(&chosen, &discard, confirmed(now)).await.unwrap();
+    for (decision, count) in [(edit("ann's"), 2), (discard.clone(), 2), (requeue(), 1)] {
+        let verdicts = desk.decide(&chosen[..count], &decision, confirmed(now)).await.unwrap();
+        for verdict in &verdicts {
+            assert!(matches!(verdict, Err(DecideError::Edited { .. })), "{decision:?}: {verdict:?}");
+        }
+    }
+
+    // A confirmation of what is there now covers it.
+    let mut seen = Vec::new();
+    for state in [ExceptionState::Dead, ExceptionState::Retrying] {
+        let asked = ParkedQuery { state, ..query(ParkedFilter::default(), EntryId::default(), 10) };
+        let by_filter = desk.parked(&asked).await.unwrap().entries;
+        let by_state = admin.list(&relay(), state, EntryId::default(), 10).await.unwrap();
+        let [by_filter, by_state] = [by_filter, by_state].map(|entries| {
+            entries.iter().filter(|entry| entry.edited).map(ChosenEntry::from).collect::<Vec<_>>()
+        });
+        assert_eq!(by_filter, by_state);
+        seen.extend(by_filter);
+    }
+    let found = self::chosen(&mut *desk, &ParkedFilter::default()).await;
+    assert!(found.contains(&seen[0]) && found.contains(&of(untouched)), "{found:?}");
+    let verdicts = desk.decide(&seen, &discard, confirmed(now)).await.unwrap();
+    assert_eq!(verdicts.len(), 2);
     assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
 }

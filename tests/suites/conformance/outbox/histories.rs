@@ -218,7 +218,7 @@ async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
     let number = segment.strip_prefix("outbox_message_").unwrap();
     db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION {segment}")).await;
     let admin = admin::open(db.relay_url().as_str(), source(), LogOptions::default()).unwrap();
-    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id() }];
+    let chosen = [ChosenEntry { id: entry.id, message_id: entry.message_id(), edited_at: None }];
     let payload = || Decision::Edit { payload: Some("new".into()), headers: None, replaces: None };
     let decree = |decision| OperatorDecision { decision, signature: outbox::Signature::new("ops", "a test") };
     let seen = Decision::Edit { payload: Some("new".into()), headers: None, replaces: Some(String::new()) };

@@ -126,7 +126,8 @@ async fn a_decision_is_kept_while_its_message_can_leave_by_it<DB: TestDialect>(d
         decision: Decision::Discard,
         signature: outbox::Signature::new("ops", "sent by hand"),
     };
-    let chosen = |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id() };
+    let chosen =
+        |entry: &Entry| ChosenEntry { id: entry.id, message_id: entry.message_id(), edited_at: None };
     let chosen: Vec<_> = entries.iter().map(chosen).collect();
     admin.decide(&relay(), &chosen, decree).await.unwrap();
     admin.pause(&relay(), &PauseScope::Pipeline, "ops", "a test").await.unwrap();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{Connection, Executor as _, PgConnection};
+use time::OffsetDateTime;
 
 use super::statements::{
     AUDIT, DISCARD, EDIT, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE,
@@ -105,16 +106,16 @@ impl PostgresLog {
     ) -> Result<Option<String>, LogError> {
         let Batch { relay, entries, .. } = batch;
         let failed = || LogError::during("take entries from the relay");
-        let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
-        ids.sort_unstable();
+        let chosen = Sorted::new(entries);
         let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let waiting: Vec<(i64, String, String)> = sqlx::query_as(&self.render(LOCK_WAITING))
             .bind(relay.as_str())
-            .bind(ids)
+            .bind(chosen.ids)
             .bind(taken_for.as_secs_f64())
             .bind(batch.as_of())
+            .bind(chosen.edits)
             .fetch_all(&mut *tx)
             .await
             .map_err(failed())?;
@@ -158,15 +159,14 @@ impl PostgresLog {
 
     /// Returns the current state of the chosen entries. Locks those that are dead, and those that
     /// were taken from the relay until `taken_until`. Those that have changed since the
-    /// confirmation are left alone, and edits since then are noted.
+    /// confirmation are left alone, and those with other content than was shown are noted.
     async fn lock(
         &self,
         connection: &mut PgConnection,
         batch: Batch<'_>,
         taken_until: Option<&str>,
     ) -> Result<HashMap<i64, EntryNow>, LogError> {
-        let mut ids: Vec<i64> = batch.entries.iter().map(|entry| entry.id.0).collect();
-        ids.sort_unstable();
+        let Sorted { ids, edits } = Sorted::new(batch.entries);
         let mut found = HashMap::new();
         for (statement, is_locked) in [(LOCK_ENTRIES, true), (LOOK_AT_ENTRIES, false)] {
             let missing: Vec<i64> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
@@ -185,11 +185,13 @@ impl PostgresLog {
             };
             found.extend(rows.into_iter().map(entry));
         }
-        let Some(as_of) = batch.as_of() else { return Ok(found) };
+        if !batch.compares_edits() {
+            return Ok(found);
+        }
         let edited: Vec<i64> = sqlx::query_scalar(&self.render(EDITED_SINCE))
             .bind(batch.relay.as_str())
             .bind(ids)
-            .bind(as_of)
+            .bind(edits)
             .fetch_all(connection)
             .await
             .map_err(LogError::during("read the entries"))?;
@@ -215,6 +217,24 @@ impl PostgresLog {
             .fetch_optional(connection)
             .await
             .map_err(LogError::during("read the entry"))
+    }
+}
+
+/// The chosen entries in the order of their locks.
+struct Sorted {
+    ids: Vec<i64>,
+    /// When the content of each that was shown was edited.
+    edits: Vec<Option<OffsetDateTime>>,
+}
+
+impl Sorted {
+    fn new(entries: &[ChosenEntry]) -> Self {
+        let mut sorted: Vec<&ChosenEntry> = entries.iter().collect();
+        sorted.sort_unstable_by_key(|entry| entry.id.0);
+        Self {
+            ids: sorted.iter().map(|entry| entry.id.0).collect(),
+            edits: sorted.iter().map(|entry| entry.edited_at).collect(),
+        }
     }
 }
 

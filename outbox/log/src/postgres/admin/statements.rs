@@ -91,7 +91,7 @@ migrations::statements! {
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
 // belong to the relay, unless this operator has taken them until $3, which must be in the future: a
 // process may have slept meanwhile. A confirmation for the time $4, if given, does not cover later
-// changes; `EDITED_SINCE` finds edits. Each is looked up separately, here and below.
+// changes of their state; `EDITED_SINCE` finds edits. Each is looked up separately, here and below.
 pub(in crate::postgres) const LOCK_ENTRIES: &str = "
 SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, state, message_id FROM {schema}outbox_exception
@@ -100,26 +100,28 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
             OR state = 'retrying' AND due_at = $3::text::timestamptz AND due_at > clock_timestamp())
         AND ($4::timestamptz IS NULL OR updated_at <= $4) LIMIT 1 FOR UPDATE) AS e";
 
-// $1 relay, $2 ids, $3 a time: the entries whose content an operator has replaced since. Asked in
-// a statement of its own, once the entries are locked: the one that waited for the lock would
-// read the copies as they were before.
+// $1 relay, $2 ids, $3 when the content of each that was shown was edited, or null: the entries
+// that have other content. Times are compared for equality alone: an edit whose commit took long is
+// older than a confirmation that has not seen it. Asked in a statement of its own, once the entries
+// are locked: the one that waited for the lock would read the copies as they were before.
 pub(in crate::postgres) const EDITED_SINCE: &str = "
-SELECT p.id FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+SELECT p.id FROM unnest($2::bigint[], $3::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (
     SELECT id, edited_at FROM {schema}outbox_parked
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS p
-WHERE p.edited_at > $3::timestamptz";
+WHERE p.edited_at IS DISTINCT FROM chosen.edited_at";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
 // due, and until when it is taken. A confirmation for the time $4, if given, does not cover one
-// that has been retried or edited since, or was dead and is requeued.
+// that has been retried since, or was dead and is requeued, nor content other than that of the
+// edits $5 (see above).
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
-FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
+FROM unnest($2::bigint[], $5::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (
     SELECT id, due_at FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
         AND due_at > clock_timestamp() AND ($4::timestamptz IS NULL OR updated_at <= $4
-            AND coalesce((SELECT edited_at FROM {schema}outbox_parked
-                WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) <= $4, true))
+            AND (SELECT edited_at FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) IS NOT DISTINCT FROM chosen.edited_at)
     LIMIT 1 FOR UPDATE) AS e";
 
 // $1 relay, $2 ids, $3 the new due time of the retrying ones among them; null means now.

@@ -68,7 +68,8 @@ migrations::statements! {
     /// each of the eight segments. Decisions are read by the message, because its entry may have
     /// had another id, and in the order of their index: PostgreSQL 18 reads the whole audit for an
     /// EXISTS when it believes it to be empty. A held entry waits for an earlier one of its key, or
-    /// for the probe of its topic; a retry after the message's own fault stops only its key.
+    /// for the probe of its topic; a retry after the message's own fault stops only its key, and
+    /// any other one may stop its key or its topic.
     find(of = "c", message_id = "n.message_id") = "
         WITH named AS MATERIALIZED (
             (SELECT id, message_id FROM {schema}outbox_message WHERE id >= $6 AND id <= $6 ORDER BY id LIMIT 8)
@@ -93,7 +94,8 @@ migrations::statements! {
                 WHERE a.relay = $1 AND a.message_id >= n.message_id AND a.message_id <= n.message_id
                     AND a.action = 'discard'
                 ORDER BY a.message_id DESC, a.seq DESC LIMIT 1) AS discarded_error,
-            b.id AS behind_id, b.state AS behind_state, b.error AS behind_error
+            b.id AS behind_id, b.state AS behind_state, b.error AS behind_error,
+            b.nth = 1 AS behind_key
         FROM named AS n
         LEFT JOIN LATERAL (SELECT * FROM {schema}outbox_message
             WHERE id >= n.id AND id <= n.id AND message_id = n.message_id AND {same_segment}

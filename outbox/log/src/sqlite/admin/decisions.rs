@@ -35,6 +35,7 @@ impl SqliteLog {
                 .bind(relay.as_str())
                 .bind(entry.id.0)
                 .bind(as_of)
+                .bind(entry.edited_at.map(micros_of))
                 .fetch_optional(&mut *tx)
                 .await
                 .map_err(failed())?;
@@ -76,7 +77,7 @@ impl SqliteLog {
             let is_dead = state == ExceptionState::Dead.as_str();
             let is_as_confirmed = as_of.is_none_or(|as_of| updated_at <= as_of);
             let is_locked = is_as_confirmed && (is_dead || is_taken && due_at == taken_until);
-            let is_edited_since = as_of.zip(edited_at).is_some_and(|(as_of, edited_at)| edited_at > as_of);
+            let is_edited_since = batch.compares_edits() && edited_at != entry.edited_at.map(micros_of);
             EntryNow { is_locked, state, message_id, is_edited_since }
         });
         let action = decree.decision.action();

@@ -65,7 +65,8 @@ migrations::statements! {
                 LEFT JOIN outbox_exception AS e
                     ON e.relay = ?1 AND e.shard = 0 AND e.id = n.id AND e.message_id = n.message_id
                 LEFT JOIN outbox_parked AS p ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id)
-        SELECT w.*, b.state AS behind_state, b.error AS behind_error FROM whole AS w
+        SELECT w.*, b.state AS behind_state, b.error AS behind_error, b.key IS NOT NULL AND b.key IS w.key AS behind_key
+        FROM whole AS w
         LEFT JOIN outbox_exception AS b ON b.relay = ?1 AND b.shard = 0 AND b.id = w.behind_id ORDER BY w.id";
     /// ?1 relay, ?2 passed up to this id, ?3 above this id, ?4 up to this id, ?5 ids or null, ?6
     /// topic, ?7 key, ?8 and ?9 bounds of the time of enqueueing, ?10 rows, ?11 message ids of the

@@ -224,12 +224,14 @@ fn why(part: &OutboxPart) -> Markup {
     let link = html! {
         a href=(with_query("/message", &[("id", &place), ("pipeline", &part.pipeline)])) { (place) }
     };
+    let rest = |begin: &str| because.strip_prefix(begin)?.strip_prefix(&place);
+    let named = BEHIND.into_iter().find_map(|begin| rest(begin).map(|rest| (begin, rest)));
     html! {
         p class="waits-line" {
             (title)
             // A pause names another reason.
-            @match because.strip_prefix(&format!("{BEHIND}{place}")) {
-                Some(rest) => { (BEHIND) (link) (whole(rest)) }
+            @match named {
+                Some((begin, rest)) => { (begin) (link) (whole(rest)) }
                 None => { (whole(because)) " It also waits behind " (link) ", which is " (plain(&behind.state)) "." }
             }
         }
@@ -452,6 +454,17 @@ mod tests {
             text.contains("it waits behind <a href=\"/message?id=7&amp;pipeline=orders\">7</a>"),
             "{text}"
         );
+        let of_topic = Some(format!("its topic may be stopped by 7, which is retrying: {HOSTILE}"));
+        let stopped = Story {
+            message_id: None,
+            outboxes: vec![OutboxPart { because: of_topic, ..held() }],
+            inboxes: vec![],
+            decisions: vec![],
+            away: vec![],
+        };
+        let stopped = shown_to_ann(&stopped);
+        let linked = "its topic may be stopped by <a href=\"/message?id=7&amp;pipeline=orders\">7</a>";
+        assert!(stopped.contains(linked) && !stopped.contains("also waits"), "{stopped}");
         assert!(text.contains("Not seen by: <span class=\"text\">billing, audit</span>"), "{text}");
         for absent in ["Failed attempts", "Event type", "Payload</dt>", "Last error", "Replay", "none\">–"]
         {

@@ -268,11 +268,13 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
         add(Relay, statement, "", 100, 0, format!("'main',{}", array(4_001..=4_100)));
     }
     add(Relay, "admin.SET_DUE", "", 100, 0, format!("'main',{},NULL", array(4_001..=4_100)));
+    let unedited = "array_fill(NULL::timestamptz, ARRAY[100])";
     for (about, as_of) in [("", "NULL"), ("confirmed", "'2200-01-01'")] {
         add(Relay, "admin.LOCK_ENTRIES", about, 100, 0, format!("'main',{},NULL,{as_of}", array(4_001..=4_100)));
-        add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{},20,{as_of}", array(4_001..=4_100)));
+        let chosen = array(4_001..=4_100);
+        add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{chosen},20,{as_of},{unedited}"));
     }
-    add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},'2020-01-01'", array(4_001..=4_100)));
+    add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},{unedited}", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
     add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL,NULL,NULL"));
