@@ -25,6 +25,7 @@ pub(super) async fn answered<T>(
     status: &ConsumerStatus,
     call: impl Future<Output = Result<T, SubscriptionError>>,
 ) -> Option<Result<T, SubscriptionError>> {
+    let _called = Called::begin(status);
     let mut call = pin!(timeout(BROKER_CALL_MAX, call));
     let mut waiting = interval_at(Instant::now() + STILL_WAITING, STILL_WAITING);
     loop {
@@ -32,8 +33,24 @@ pub(super) async fn answered<T>(
             biased;
             () = abort.cancelled() => return None,
             answer = &mut call => return Some(answer.unwrap_or_else(|_| Err(silent()))),
-            _ = waiting.tick() => status.waits(),
+            _ = waiting.tick() => status.still_waits(),
         }
+    }
+}
+
+/// A call that has no answer yet; its drop ends it.
+struct Called<'a>(&'a ConsumerStatus);
+
+impl<'a> Called<'a> {
+    fn begin(status: &'a ConsumerStatus) -> Self {
+        status.calls();
+        Self(status)
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 
@@ -49,7 +66,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_broker_is_left_by_an_abort_or_in_the_end() {
-        let status = ConsumerStatus::new();
+        let status = ConsumerStatus::new(&std::sync::Arc::default());
         status.turned(true, 1);
         let abort = CancellationToken::new();
         let begun_at = Instant::now();
@@ -61,7 +78,7 @@ mod tests {
         abort.cancel();
         assert!(answered(&abort, &status, pending::<Result<(), _>>()).await.is_none());
         status.ended();
-        status.waits();
+        status.still_waits();
         assert!(!status.is_alive(), "closing does not bring it back");
     }
 }
