@@ -36,6 +36,14 @@ impl RelayHealth {
         self.0.borrow().clone()
     }
 
+    /// Returns whether the relay has not stopped, for a liveness probe. While it waits for its
+    /// database or an operator, or is refused, a restart does not help: then it is alive, and not
+    /// [healthy](Self::is_healthy).
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.0.borrow().role != Role::Stopped
+    }
+
     /// Returns whether the relay leads or stands by, and no bug ends it again and again. So it
     /// returns false before the first answer from the database, while the relay waits for the
     /// database or an operator, once it is refused, and after it has stopped. A broker that is away
@@ -88,6 +96,7 @@ mod tests {
         ] {
             sender.send_replace(Status::of(role.clone()));
             assert_eq!(health.is_healthy(), is_healthy, "{role:?}");
+            assert_eq!(health.is_alive(), role != Role::Stopped, "{role:?}");
         }
         for (faults, is_healthy) in [(1, true), (2, false)] {
             sender.send_replace(Status { role: leading.clone(), faults });

@@ -27,6 +27,8 @@ pub(crate) struct Inner<DB: KeyStore> {
     pub(crate) tables: KeyTables<DB>,
     pub(crate) retention: Duration,
     pub(crate) audit_retention: Duration,
+    #[cfg(feature = "http")]
+    pub(crate) waiters: Arc<crate::http::waiting::Waiters>,
     /// Ends with the last handle.
     #[expect(dead_code, reason = "its drop ends the task")]
     pub(crate) maintenance: AbortOnDropHandle<()>,
@@ -53,6 +55,14 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     #[must_use]
     pub fn pool(&self) -> &Pool<DB> {
         self.inner.db.pool()
+    }
+
+    /// Returns how many requests of this process wait now for the outcome of another one
+    /// ([`wait_max`](crate::http::IdempotencyLayer::wait_max)).
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn waiters(&self) -> usize {
+        self.inner.waiters.count()
     }
 
     pub(crate) fn db(&self) -> &Bounded<DB> {

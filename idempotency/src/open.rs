@@ -21,7 +21,7 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
     /// command to run), or the database is unavailable. Run it to its end.
     pub async fn open(pool: Pool<DB>, options: KeyOptions) -> Result<Self, ClaimError> {
         options.check()?;
-        let KeyOptions { retention, audit_retention, schema, maintain_every, call_timeout } = options;
+        let KeyOptions { retention, audit_retention, schema, maintain_every, call_timeout, .. } = options;
         let db = Bounded::new(pool, call_timeout);
         // Boxed, otherwise every caller's future would contain it twice.
         let look = Box::pin(async {
@@ -36,6 +36,8 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
             tables: KeyTables::new(schema.as_ref()),
             retention,
             audit_retention,
+            #[cfg(feature = "http")]
+            waiters: crate::http::waiting::Waiters::new(options.waiters_max, options.waiters_per_key_max),
             maintenance: maintenance::spawn(Weak::clone(keys), maintain_every),
         })))
     }

@@ -29,6 +29,11 @@ const MAINTAIN_EVERY_MAX: Duration = Duration::from_secs(3_600);
 /// Default time that a request waits for an answer from the database.
 const KEY_CALL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
+/// Default maximum number of requests of a process that wait for the outcome of another one.
+const WAITERS_MAX_DEFAULT: usize = 256;
+/// Default maximum number of requests of a process that wait for one key.
+const WAITERS_PER_KEY_MAX_DEFAULT: usize = 16;
+
 /// Options of the handle. Start from [`KeyOptions::default`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -49,6 +54,13 @@ pub struct KeyOptions {
     /// limit applies separately to waiting for the connection and to BEGIN. It does not apply to
     /// the caller's own statements.
     pub call_timeout: Duration,
+    /// Maximum number of requests of this process that wait for the outcome of another one, on
+    /// routes of the HTTP layer that allow it: 256 by default. Further ones are answered with 409
+    /// at once. It counts the requests of all layers that share this handle.
+    pub waiters_max: usize,
+    /// The same for one key: 16 by default. A client that repeats its request impatiently takes no
+    /// more places than these.
+    pub waiters_per_key_max: usize,
 }
 
 impl Default for KeyOptions {
@@ -59,6 +71,8 @@ impl Default for KeyOptions {
             schema: None,
             maintain_every: MAINTAIN_EVERY_DEFAULT,
             call_timeout: KEY_CALL_TIMEOUT_DEFAULT,
+            waiters_max: WAITERS_MAX_DEFAULT,
+            waiters_per_key_max: WAITERS_PER_KEY_MAX_DEFAULT,
         }
     }
 }
@@ -202,6 +216,21 @@ impl KeyOptions {
     #[must_use]
     pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
         self.call_timeout = call_timeout;
+        self
+    }
+
+    /// Sets the maximum number of requests of this process that wait for the outcome of another
+    /// one.
+    #[must_use]
+    pub fn waiters_max(mut self, waiters_max: usize) -> Self {
+        self.waiters_max = waiters_max;
+        self
+    }
+
+    /// Sets the maximum number of requests of this process that wait for one key.
+    #[must_use]
+    pub fn waiters_per_key_max(mut self, waiters_per_key_max: usize) -> Self {
+        self.waiters_per_key_max = waiters_per_key_max;
         self
     }
 }

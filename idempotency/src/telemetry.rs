@@ -24,6 +24,12 @@ pub const METRICS: &[Metric] = &[
         &["operation"],
         "outcomes that were not stored, because the holder was late or the commit failed",
     ),
+    Metric::counter(
+        "idempotency_waits_total",
+        &["operation", "result"],
+        "requests that waited for another one with their key, by result: `answered`, `timeout`; `full` \
+         if they could not wait",
+    ),
     Metric::counter("idempotency_forgotten_total", &[], "expired keys deleted"),
     Metric::counter(
         "idempotency_leases_expired_total",
@@ -40,6 +46,13 @@ pub fn describe() {
 pub(crate) fn claimed(operation: &Operation, result: &'static str) {
     let operation = operation.as_str().to_owned();
     counter!("idempotency_claims_total", "operation" => operation, "result" => result).increment(1);
+}
+
+/// Counts a request that waited for the outcome of another one.
+#[cfg(feature = "http")]
+pub(crate) fn waited(operation: &Operation, result: &'static str) {
+    let operation = operation.as_str().to_owned();
+    counter!("idempotency_waits_total", "operation" => operation, "result" => result).increment(1);
 }
 
 pub(crate) fn completed(operation: &Operation, ending: Ending, is_stored: bool) {

@@ -131,7 +131,7 @@ pub use retention::Maintained;
 pub use runner::CrashPoint;
 pub use runner::{
     BuildError, Consumer, ConsumerBuilder, ConsumerStatus, JoinTraces, RunError, Shutdown, StopSignal,
-    SubscriptionFactory, UnknownKinds,
+    SubscriptionFactory, UnknownKinds, Wait, WaitReason,
 };
 #[cfg(feature = "testing")]
 pub mod simulation {

@@ -298,6 +298,13 @@ pub trait Subscription: Send {
         Vec::new()
     }
 
+    /// Returns whether the broker has assigned it anything to read; `None` where that is unknown,
+    /// or where the broker assigns nothing. Kafka: false while its group rebalances, or while other
+    /// members have all partitions. Answers from memory.
+    fn is_assigned(&self) -> Option<bool> {
+        None
+    }
+
     /// Stops new deliveries. Earlier deliveries can still be settled, and released ones are not
     /// delivered to this session again. For a consumer that finishes its current work and then
     /// closes. Does nothing where each call asks for its own deliveries.

@@ -144,6 +144,11 @@ impl Inflow {
         self.lock().lags.clone()
     }
 
+    /// Returns whether this member has partitions to read.
+    pub(super) fn is_assigned(&self) -> bool {
+        self.lock().reading.partitions().next().is_some()
+    }
+
     /// Records that the cluster has answered: from now on a TLS error is the network's fault and
     /// not that of the settings.
     pub(super) fn reached(&self, cluster: String) {

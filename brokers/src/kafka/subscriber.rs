@@ -89,7 +89,10 @@ impl Subscriber {
             })
             .map_err(|error| SubscriptionError::lost("no thread for kafka").with_source(error))?;
         match opening.await {
-            Ok(Ok(())) => Ok(Box::new(Subscription::new(inflow, sender, self.group.origin()))),
+            Ok(Ok(())) => {
+                let subscription = Subscription::new(inflow, sender, self.group.origin());
+                Ok(Box::new(subscription.of_group(self.fixed().is_empty())))
+            }
             Ok(Err(error)) => Err(error),
             Err(error) => {
                 Err(SubscriptionError::lost("subscribing to kafka was interrupted").with_source(error))

@@ -23,11 +23,18 @@ pub(super) struct Subscription {
     inflow: Arc<Inflow>,
     commands: Sender<Command>,
     origin: String,
+    is_of_group: bool,
 }
 
 impl Subscription {
     pub(super) fn new(inflow: Arc<Inflow>, commands: Sender<Command>, origin: String) -> Self {
-        Self { inflow, commands, origin }
+        Self { inflow, commands, origin, is_of_group: true }
+    }
+
+    /// Sets whether a group assigns its partitions, rather than the settings.
+    pub(super) fn of_group(mut self, is_of_group: bool) -> Self {
+        self.is_of_group = is_of_group;
+        self
     }
 
     fn take(&self, max: NonZeroUsize) -> Vec<Delivery> {
@@ -86,6 +93,10 @@ impl message::Subscription for Subscription {
 
     fn lag(&self) -> Vec<Lag> {
         self.inflow.lags()
+    }
+
+    fn is_assigned(&self) -> Option<bool> {
+        self.is_of_group.then(|| self.inflow.is_assigned())
     }
 
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError> {

@@ -23,7 +23,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-const attemptsMax = 5
+const attemptsMax = 10
 
 var consumer = cmp.Or(os.Getenv("CONSUMER"), "billing-go")
 
@@ -82,24 +82,16 @@ func Read(delivery amqp.Delivery) Message {
 		Source:      cmp.Or(events["source"], "/unknown"),
 		Key:         optional("subject"), MadeAt: optional("time"),
 	}
-	if id, err := uuid.Parse(cmp.Or(events["id"], delivery.MessageId)); err != nil {
-		message.Problem = clean(err.Error())
-	} else if _, ok := events["chunkindex"]; ok {
-		message.Problem = "a chunk of a larger message"
-	} else {
-		text := id.String()
+	id, err := uuid.Parse(cmp.Or(events["id"], delivery.MessageId))
+	if _, ok := events["chunkindex"]; ok {
+		err = errors.New("a chunk of a larger message")
+	}
+	if text := id.String(); err == nil {
 		message.ID = &text
+	} else {
+		message.Problem, headers["amqp.message_id"] = clean(err.Error()), clean(delivery.MessageId)
 	}
 	return message
-}
-
-// CreateDays makes the days that rows of the inbox lie in. Run it at least once a day.
-func CreateDays(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, "SELECT inbox_expire_days(current_date - 14)"); err != nil {
-		return err
-	}
-	_, err := conn.Exec(ctx, "SELECT inbox_create_days(current_date - 14, current_date + 7)")
-	return err
 }
 
 // Apply has the effect of a message once. Any answer but "again" permits its acknowledgement; an
@@ -143,22 +135,26 @@ func Apply(ctx context.Context, conn *pgx.Conn, m Message, handler Handler) (str
 
 // Redrive carries out a redrive that an operator asked for (`relay dead requeue`), if there is one.
 func Redrive(ctx context.Context, conn *pgx.Conn, handler Handler) (bool, error) {
-	var m Message
-	var letter *string
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		take := `SELECT dead_letter::text, topic, payload, message_id::text, kind, content_type, key, source, headers
-			FROM inbox_take_redrive($1)`
-		err := tx.QueryRow(ctx, take, consumer).Scan(
-			&letter, &m.Topic, &m.Payload, &m.ID, &m.Kind, &m.ContentType, &m.Key, &m.Source, &m.Headers)
-		if err != nil {
+	var request *int64
+	err := conn.QueryRow(ctx, "SELECT inbox_begin_redrive($1)", consumer).Scan(&request)
+	if err != nil || request == nil {
+		return false, err
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var m Message
+		take := `SELECT topic, payload, message_id::text, kind, content_type, key, source, headers
+			FROM inbox_take_redrive($1, $2)`
+		err := tx.QueryRow(ctx, take, consumer, request).Scan(
+			&m.Topic, &m.Payload, &m.ID, &m.Kind, &m.ContentType, &m.Key, &m.Source, &m.Headers)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		return handler(ctx, tx, m)
 	})
-	if errors.Is(err, pgx.ErrNoRows) && letter == nil {
-		return false, nil
-	} else if err != nil && letter != nil && !conn.IsClosed() {
-		_, err = conn.Exec(ctx, "SELECT inbox_fail_redrive($1, $2, $3)", consumer, letter, clean(err.Error()))
+	if err != nil && !conn.IsClosed() {
+		_, err = conn.Exec(ctx, "SELECT inbox_fail_redrive($1, $2, $3)", consumer, request, clean(err.Error()))
 	}
 	return true, err
 }

@@ -108,15 +108,19 @@ func TestARedeliveryHasOneEffect(t *testing.T) {
 	equal(t, messages(t, conn, "invoices", number), 1)
 }
 
+// killing returns a handler that has its effect, and then loses its connection.
+func killing(t *testing.T, doomed *pgx.Conn) Handler {
+	return func(ctx context.Context, tx pgx.Tx, m Message) error {
+		must(t, Bill(ctx, tx, m))
+		query[bool](t, connect(t), "SELECT pg_terminate_backend($1, 10000)", doomed.PgConn().PID())
+		return nil
+	}
+}
+
 func TestAHandlerThatIsKilledLeavesNothing(t *testing.T) {
 	conn, doomed, number := connect(t), connect(t), order()
 	message := placed(number, "ann")
-	_, err := Apply(ctx, doomed, message, func(ctx context.Context, tx pgx.Tx, m Message) error {
-		must(t, Bill(ctx, tx, m))
-		query[bool](t, conn, "SELECT pg_terminate_backend($1, 10000)", doomed.PgConn().PID())
-		return nil
-	})
-	if err == nil {
+	if _, err := Apply(ctx, doomed, message, killing(t, doomed)); err == nil {
 		t.Fatal("no error")
 	}
 	equal(t, invoices(t, conn, number), 0)
@@ -182,6 +186,40 @@ func TestWhatAPeerWritesDoesNotStopTheConsumer(t *testing.T) {
 	equal(t, applied(t, conn, placed(order(), "ann"), Bill), "new")
 }
 
+func ask(t *testing.T, conn *pgx.Conn, m Message) {
+	t.Helper()
+	ask := `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+		VALUES ('ann', 'prices are back', 'redrive', $1, $2)`
+	_, err := conn.Exec(ctx, ask, letter(t, conn, m, "id"), consumer)
+	must(t, err)
+}
+
+func TestARedriveThatEndsItsProcessIsGivenUp(t *testing.T) {
+	conn, number := connect(t), order()
+	message := placed(number, fmt.Sprint("customer-", number))
+	reject := func(context.Context, pgx.Tx, Message) error { return Reject{errors.New("no")} }
+	equal(t, applied(t, conn, message, reject), "rejected")
+	ask(t, conn, message)
+	for range 5 {
+		doomed := connect(t)
+		if _, err := Redrive(ctx, doomed, killing(t, doomed)); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	// The next process goes on, and an operator may ask again.
+	found, err := Redrive(ctx, conn, Bill)
+	must(t, err)
+	equal(t, found, false)
+	outcome := "SELECT outcome LIKE 'five processes ended%' FROM inbox_audit WHERE dead_letter = $1"
+	equal(t, query[bool](t, conn, outcome, letter(t, conn, message, "id")), true)
+	equal(t, letter(t, conn, message, "resolution"), "")
+	ask(t, conn, message)
+	found, err = Redrive(ctx, conn, Bill)
+	must(t, err)
+	equal(t, found, true)
+	equal(t, letter(t, conn, message, "resolution"), "applied")
+}
+
 func TestARedriveTakesEffectOnce(t *testing.T) {
 	conn, number := connect(t), order()
 	message := placed(number, fmt.Sprint("customer-", number))
@@ -190,12 +228,7 @@ func TestARedriveTakesEffectOnce(t *testing.T) {
 		must(t, err)
 		return found
 	}
-	ask := func() {
-		ask := `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
-			VALUES ('ann', 'prices are back', 'redrive', $1, $2)`
-		_, err := conn.Exec(ctx, ask, letter(t, conn, message, "id"), consumer)
-		must(t, err)
-	}
+	ask := func() { ask(t, conn, message) }
 	_, err := conn.Exec(ctx, "INSERT INTO blocked_customer VALUES ($1)", message.Key)
 	must(t, err)
 	equal(t, applied(t, conn, message, Bill), "rejected")

@@ -12,6 +12,15 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
+// CreateDays makes the days that rows of the inbox lie in. Run it at least once a day.
+func CreateDays(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "SELECT inbox_expire_days(current_date - 14)"); err != nil {
+		return err
+	}
+	_, err := conn.Exec(ctx, "SELECT inbox_create_days(current_date - 14, current_date + 7)")
+	return err
+}
+
 func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 	broker, err := amqp.Dial(os.Getenv("RABBITMQ_URL"))
 	if err != nil {
@@ -33,12 +42,17 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 	if err != nil {
 		return err
 	}
+	days := time.NewTicker(time.Hour)
+	if err := CreateDays(ctx, conn); err != nil {
+		return err
+	}
 	for tick := time.NewTimer(0); ; {
 		select {
-		case <-tick.C:
+		case <-days.C:
 			if err := CreateDays(ctx, conn); err != nil {
 				return err
 			}
+		case <-tick.C:
 			for found := true; found; {
 				if found, err = Redrive(ctx, conn, handler); err != nil {
 					return err
@@ -49,13 +63,14 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 			if !ok {
 				return fmt.Errorf("RabbitMQ ended the consumer")
 			}
-			outcome := "again"
-			for message := Read(delivery); outcome == "again"; {
-				if outcome, err = Apply(ctx, conn, message, handler); err != nil {
-					return err
-				} else if outcome == "again" {
-					time.Sleep(time.Second)
-				}
+			message, pause := Read(delivery), time.Second
+			outcome, err := Apply(ctx, conn, message, handler)
+			for ; err == nil && outcome == "again"; pause = min(2*pause, time.Minute) {
+				time.Sleep(pause)
+				outcome, err = Apply(ctx, conn, message, handler)
+			}
+			if err != nil {
+				return err
 			}
 			// After the commit, never before it.
 			if err := delivery.Ack(false); err != nil {

@@ -2,8 +2,7 @@
 
     DATABASE_URL=postgres://… RABBITMQ_URL=amqp://… python billing.py [place ORDER CUSTOMER CENTS]
 
-It ends at the first error of database or broker, and a supervisor starts it again: what was not
-acknowledged comes again, and the inbox knows what took effect.
+It ends at the first error of database or broker, and a supervisor starts it again.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from pika.spec import BasicProperties
 from psycopg.types.json import Jsonb
 
 CONSUMER = os.environ.get("CONSUMER", "billing-python")
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 10
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -74,7 +73,8 @@ def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
         origin = (events.get("subject"), events.get("source", "/unknown"), events.get("time"))
         return Message(topic, payload, message_id, events.get("type") or topic, content_type, *origin, free)
     except ValueError as error:
-        return Message(topic, payload, headers=arrived, problem=str(error))
+        arrived["amqp.message_id"] = clean(properties.message_id)
+        return Message(topic, payload, headers=arrived, problem=clean(error))
 
 
 Handler = Callable[[Connection, Message], None]
@@ -103,9 +103,8 @@ def apply(connection: Connection, message: Message, handler: Handler) -> str:
     if message.id:
         try:
             with connection.transaction():
-                content = (message.kind, message.content_type, message.payload)
-                admit = "SELECT inbox_admit(%s, %s, %s, %s, %s, %s)"
-                reason = str(one(connection, admit, CONSUMER, message.id, *content, message.source))
+                row = (message.id, message.kind, message.content_type, message.payload, message.source)
+                reason = str(one(connection, "SELECT inbox_admit(%s, %s, %s, %s, %s, %s)", CONSUMER, *row))
                 if reason == "new":
                     handle(connection, message, handler)
             if reason in ("new", "duplicate", "dead_letter"):
@@ -117,15 +116,14 @@ def apply(connection: Connection, message: Message, handler: Handler) -> str:
             if connection.broken:  # Not the message's fault.
                 raise
             reason, error = "poison", clean(repr(failure))
-            failed = "SELECT inbox_count_failure(%s, %s, %s)"
-            if one(connection, failed, CONSUMER, message.id, error) < ATTEMPTS_MAX:
+            counted = [CONSUMER, message.id, error]
+            if one(connection, "SELECT inbox_count_failure(%s, %s, %s)", *counted) < ATTEMPTS_MAX:
                 return "again"
     store_dead_letter(connection, message, reason, error)
     return reason
 
 
-def store_dead_letter(connection: Connection, message: Message, reason: str, error: str) -> None:
-    m = message
+def store_dead_letter(connection: Connection, m: Message, reason: str, error: str) -> None:
     store = "SELECT inbox_store_dead_letter(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
     content = (m.id, m.topic, m.kind, m.content_type, m.payload)
     one(connection, store, CONSUMER, *content, reason, error, m.key, Jsonb(m.headers), m.source, m.made_at)
@@ -133,19 +131,19 @@ def store_dead_letter(connection: Connection, message: Message, reason: str, err
 
 def redrive(connection: Connection, handler: Handler) -> bool:
     """Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one."""
-    columns = "SELECT dead_letter, topic, payload, message_id, kind, content_type, key, source, NULL, headers"
-    letter = None
+    if (request := one(connection, "SELECT inbox_begin_redrive(%s)", CONSUMER)) is None:
+        return False
+    take = "SELECT topic, payload, message_id, kind, content_type, key, source, NULL, headers"
+    take += " FROM inbox_take_redrive(%s, %s)"
     try:
         with connection.transaction():
-            row = connection.execute(columns + " FROM inbox_take_redrive(%s)", [CONSUMER]).fetchone()
-            if row is None:
-                return False
-            letter, *parts = row
-            handle(connection, Message(*parts), handler)
+            row = connection.execute(take, [CONSUMER, request]).fetchone()
+            if row is not None:
+                handle(connection, Message(*row), handler)
     except Exception as error:
-        if connection.broken or letter is None:
+        if connection.broken:
             raise
-        one(connection, "SELECT inbox_fail_redrive(%s, %s, %s)", CONSUMER, letter, clean(repr(error)))
+        one(connection, "SELECT inbox_fail_redrive(%s, %s, %s)", CONSUMER, request, clean(repr(error)))
     return True
 
 
@@ -174,19 +172,23 @@ def consume(connection: Connection, handler: Handler) -> None:
     # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
     channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
     channel.basic_qos(prefetch_count=16)
-    due = 0.0
+    due = days_due = 0.0
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
-        if time.monotonic() >= due:
+        if time.monotonic() >= days_due:
             create_days(connection)
+            days_due = time.monotonic() + 3600
+        if time.monotonic() >= due:
             while redrive(connection, handler):
                 pass
             due = time.monotonic() + 5
         if method is not None:
             message = read(method.routing_key, properties, payload)
+            pause = 0.5
             while (outcome := apply(connection, message, handler)) == "again":
-                channel.connection.sleep(1)
+                channel.connection.sleep(pause := min(2 * pause, 60))
             channel.basic_ack(method.delivery_tag)  # After the commit, never before it.
             print(message.id, outcome, flush=True)
+    raise ConnectionError("RabbitMQ ended the consumer")  # Its queue was deleted, or its node is gone.
 
 
 if __name__ == "__main__":

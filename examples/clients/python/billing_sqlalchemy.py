@@ -86,22 +86,23 @@ def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
 
 def redrive(sessions: Sessions, handler: Handler) -> bool:
     """Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one."""
-    columns = "SELECT dead_letter, topic, payload, message_id, kind, content_type, key, source, NULL, headers"
-    letter = None
+    with sessions.begin() as session:
+        request = one(session, "SELECT inbox_begin_redrive(:consumer)", consumer=CONSUMER)
+    if request is None:
+        return False
+    take = "SELECT topic, payload, message_id, kind, content_type, key, source, NULL, headers"
+    taken = text(take + " FROM inbox_take_redrive(:consumer, :request)")
     try:
         with sessions.begin() as session:
-            taken = text(columns + " FROM inbox_take_redrive(:consumer)")
-            row = session.execute(taken, {"consumer": CONSUMER}).first()
-            if row is None:
-                return False
-            letter, *parts = row
-            handle(session, Message(*parts), handler)
+            row = session.execute(taken, {"consumer": CONSUMER, "request": request}).first()
+            if row is not None:
+                handle(session, Message(*row), handler)
     except Exception as error:
-        if is_lost(error) or letter is None:
+        if is_lost(error):
             raise
         with sessions.begin() as session:
-            failed = "SELECT inbox_fail_redrive(:consumer, :letter, :error)"
-            one(session, failed, consumer=CONSUMER, letter=letter, error=clean(repr(error)))
+            failed = "SELECT inbox_fail_redrive(:consumer, :request, :error)"
+            one(session, failed, consumer=CONSUMER, request=request, error=clean(repr(error)))
     return True
 
 
@@ -139,19 +140,23 @@ def consume(sessions: Sessions, handler: Handler) -> None:
     # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
     channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
     channel.basic_qos(prefetch_count=16)
-    due = 0.0
+    due = days_due = 0.0
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
-        if time.monotonic() >= due:
+        if time.monotonic() >= days_due:
             create_days(sessions)
+            days_due = time.monotonic() + 3600
+        if time.monotonic() >= due:
             while redrive(sessions, handler):
                 pass
             due = time.monotonic() + 5
         if method is not None:
             message = read(method.routing_key, properties, payload)
+            pause = 0.5
             while (outcome := apply(sessions, message, handler)) == "again":
-                channel.connection.sleep(1)
+                channel.connection.sleep(pause := min(2 * pause, 60))
             channel.basic_ack(method.delivery_tag)  # After the commit, never before it.
             print(message.id, outcome, flush=True)
+    raise ConnectionError("RabbitMQ ended the consumer")  # Its queue was deleted, or its node is gone.
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ from billing import Message, derived_id, read
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 URL = os.environ["DATABASE_URL"]
+LOST = "(?i)terminat|clos|connection"
+ASK: LiteralString = (
+    "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)"
+    " VALUES ('ann', 'prices are back', 'redrive', %s, %s)"
+)
 # A key that no index of PostgreSQL takes, even compressed.
 LONG = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(5_000))
 
@@ -31,7 +36,7 @@ class Client(Protocol):
     consumer: str
 
     def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str: ...
-    def redrive(self) -> bool: ...
+    def redrive(self, handler: Callable[[Any, Message], None] | None = None) -> bool: ...
     def place(self, order: int, *, fails: bool = False) -> None: ...
     def swallow(self, tx: Any, message: Message) -> None: ...
 
@@ -46,8 +51,8 @@ class Psycopg:
     def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
         return billing.apply(self.connection, message, handler or billing.bill)
 
-    def redrive(self) -> bool:
-        return billing.redrive(self.connection, billing.bill)
+    def redrive(self, handler: Callable[[Any, Message], None] | None = None) -> bool:
+        return billing.redrive(self.connection, handler or billing.bill)
 
     def place(self, order: int, *, fails: bool = False) -> None:
         with self.connection.transaction(force_rollback=fails):
@@ -71,8 +76,8 @@ class SqlAlchemy:
     def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
         return billing_sqlalchemy.apply(self.sessions, message, handler or billing_sqlalchemy.bill)
 
-    def redrive(self) -> bool:
-        return billing_sqlalchemy.redrive(self.sessions, billing_sqlalchemy.bill)
+    def redrive(self, handler: Callable[[Any, Message], None] | None = None) -> bool:
+        return billing_sqlalchemy.redrive(self.sessions, handler or billing_sqlalchemy.bill)
 
     def place(self, order: int, *, fails: bool = False) -> None:
         with self.sessions() as session:
@@ -140,9 +145,8 @@ def test_a_redelivery_has_one_effect(client: Client) -> None:
     assert query(issued, str(number)) == 1
 
 
-def test_a_handler_that_is_killed_leaves_nothing(client: Client) -> None:
-    number = order()
-    message = placed(number)
+def killing(client: Client) -> Callable[[Any, Message], None]:
+    """A handler that has its effect, and then loses its connection."""
 
     def kill(tx: Any, message: Message) -> None:
         (billing.bill if isinstance(client, Psycopg) else billing_sqlalchemy.bill)(tx, message)
@@ -150,8 +154,14 @@ def test_a_handler_that_is_killed_leaves_nothing(client: Client) -> None:
         pid = tx.execute(alive).fetchone()[0] if isinstance(client, Psycopg) else tx.scalar(text(alive))
         query("SELECT pg_terminate_backend(%s, 10000)", pid)
 
-    with pytest.raises(Exception, match="(?i)terminat|clos|connection"):
-        client.apply(message, kill)
+    return kill
+
+
+def test_a_handler_that_is_killed_leaves_nothing(client: Client) -> None:
+    number = order()
+    message = placed(number)
+    with pytest.raises(Exception, match=LOST):
+        client.apply(message, killing(client))
     assert invoices(number) == 0
     assert type(client)().apply(message) == "new"
     assert invoices(number) == 1
@@ -209,18 +219,35 @@ def test_a_redrive_takes_effect_once(client: Client) -> None:
     message = placed(number, customer=customer)
     query("INSERT INTO blocked_customer VALUES (%s)", customer)
     assert client.apply(message) == "rejected"
-    ask: LiteralString = "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)"
-    ask += " VALUES ('ann', 'prices are back', 'redrive', %s, %s)"
-    query(ask, letter(client, message)["id"], client.consumer)
+    query(ASK, letter(client, message)["id"], client.consumer)
     assert client.redrive()
     assert letter(client, message)["resolution"] is None, "the handler refuses it again"
     query("DELETE FROM blocked_customer WHERE name = %s", customer)
-    query(ask, letter(client, message)["id"], client.consumer)
+    query(ASK, letter(client, message)["id"], client.consumer)
     assert client.redrive()
     assert not client.redrive()
     assert letter(client, message)["resolution"] == "applied"
     assert client.apply(message) == "duplicate"
     assert invoices(number) == 1
+
+
+def test_a_redrive_that_ends_its_process_is_given_up(client: Client) -> None:
+    message = placed(order(), customer=f"customer-{order()}")
+    query("INSERT INTO blocked_customer VALUES (%s)", message.key)
+    assert client.apply(message) == "rejected"
+    query("DELETE FROM blocked_customer WHERE name = %s", message.key)
+    query(ASK, letter(client, message)["id"], client.consumer)
+    for _ in range(5):
+        with pytest.raises(Exception, match=LOST):
+            client.redrive(killing(client))
+        client = type(client)()
+    assert not client.redrive(), "the next process goes on"
+    outcome = query("SELECT outcome FROM inbox_audit WHERE dead_letter = %s", letter(client, message)["id"])
+    assert outcome.startswith("five processes ended")
+    assert letter(client, message)["resolution"] is None
+    query(ASK, letter(client, message)["id"], client.consumer)
+    assert client.redrive(), "an operator may ask again"
+    assert letter(client, message)["resolution"] == "applied"
 
 
 def test_the_shared_vectors_hold(client: Client) -> None:

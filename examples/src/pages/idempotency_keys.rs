@@ -128,3 +128,8 @@ async fn in_a_transaction(
     }
     Ok(())
 }
+
+fn waiting(keys: IdempotencyKeys<Postgres>) -> Result<(), Failure> {
+    let once = IdempotencyLayer::leased(keys, "/charges", tenant)?.wait_max(Duration::from_secs(10));
+    Ok(())
+}

@@ -166,7 +166,13 @@ impl<DB: KeyStore> IdempotencyLayer<DB> {
     }
 
     /// Sets how long a request waits while another one with its key runs, before it is answered
-    /// with 409. It holds no connection while it waits. Default: zero.
+    /// with 409. It gets the response of the other one as soon as that ends in this process, or at
+    /// most about a second later in another process; it runs if the other one has left the key
+    /// free. It holds no connection while it waits, and one request for each key asks the database.
+    /// A client that disconnects frees its place. Default: zero.
+    ///
+    /// How many may wait is limited for the process and for each key
+    /// ([`KeyOptions::waiters_max`](crate::KeyOptions::waiters_max)); others get 409 at once.
     #[must_use]
     pub fn wait_max(self, wait: Duration) -> Self {
         self.with(|settings| settings.wait_max = wait)

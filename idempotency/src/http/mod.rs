@@ -43,6 +43,7 @@ mod renewal;
 mod run;
 mod service;
 mod stored;
+pub(crate) mod waiting;
 
 pub use effect::Effect;
 pub use held::{HeldGuard, HeldTransaction, LeasedKey, TransactionGone};

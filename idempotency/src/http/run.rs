@@ -1,5 +1,6 @@
 //! One request, from its claim to its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,12 +9,13 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use message::crash_points::reached;
-use message::{Backoff, Fingerprint, finite};
+use message::{Fingerprint, finite, shield};
 use migrations::own_transaction::roll_back;
 use outbox::{Bounded, CommitError, OutboxTransaction, StoreError, UnknownCommit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::answer::{self, NotStorable};
 use super::effect::{Effect, End, end_of_lease};
@@ -23,10 +25,8 @@ use super::layer::{LayerOptions, Mode};
 use super::problem::Problem;
 use super::renewal::Renewal;
 use super::stored::StoredResponse;
-use crate::{ClaimError, Claimed, Ending, KeyId, KeyStore, Replay, crash_points};
-
-/// Pause between claims of a key that another request holds.
-const WAIT_PAUSE: Backoff = Backoff { first: Duration::from_millis(10), max: Duration::from_millis(250) };
+use super::waiting::{Place, Running};
+use crate::{ClaimError, Claimed, Ending, KeyId, KeyStore, Replay, crash_points, telemetry};
 
 /// An error of a body.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -37,6 +37,15 @@ pub(super) struct Call<S> {
     pub(super) parts: Parts,
     pub(super) body: Bytes,
     pub(super) fingerprint: Fingerprint,
+    /// Its place, while it waits for the outcome of another request.
+    pub(super) place: Option<Place>,
+}
+
+/// The end of a request with a key, or of one look at its key.
+enum Looked<S, R> {
+    Answered(Response<R>),
+    /// Another request has its key: nothing was done.
+    InFlight(Box<Call<S>>, Problem),
 }
 
 /// A handler's response.
@@ -106,34 +115,96 @@ where
     }
 }
 
-/// Runs a request whose key, effects and response commit together or not at all. The service runs
-/// each call to its end.
-pub(super) async fn transactional<S, DB, B, R>(
-    settings: &LayerOptions<DB>,
+/// Runs a request with a key, once the key is free, or returns the response that is stored under
+/// it. While another request has the key, it waits up to the route's limit. Dropped while it waits,
+/// it ends; dropped after that, it runs to its end.
+pub(super) async fn keyed<S, DB, B, R>(
+    settings: Arc<LayerOptions<DB>>,
     id: KeyId,
     mut call: Call<S>,
 ) -> Result<Response<R>, S::Error>
+where
+    DB: KeyStore,
+    S: Service<Request<B>, Response = Response<R>, Future: Send> + Send + 'static,
+    S::Error: Send + 'static,
+    B: From<Bytes> + Send + 'static,
+    R: Body<Data: Send, Error: Into<BoxError>> + From<Bytes> + Send + 'static,
+{
+    let until = Instant::now() + finite(settings.wait_max);
+    loop {
+        let has_waited = call.place.is_some();
+        let look = {
+            let settings = Arc::clone(&settings);
+            let id = id.clone();
+            async move {
+                match settings.mode {
+                    Mode::Transactional => transactional(&settings, &id, call).await,
+                    Mode::Leased => leased(&settings, &id, call).await,
+                }
+            }
+        };
+        let problem = match shield(look.in_current_span()).await? {
+            Looked::Answered(response) => {
+                if has_waited {
+                    telemetry::waited(id.operation(), "answered");
+                }
+                return Ok(response);
+            }
+            Looked::InFlight(back, problem) => {
+                call = *back;
+                problem
+            }
+        };
+        if settings.wait_max.is_zero() {
+            return Ok(problem.response());
+        }
+        let joined = match call.place.take() {
+            Some(place) => Some(place),
+            None => settings.keys.inner.waiters.join(&id),
+        };
+        let Some(mut place) = joined else {
+            telemetry::waited(id.operation(), "full");
+            return Ok(problem.response());
+        };
+        if !place.next(until).await {
+            telemetry::waited(id.operation(), "timeout");
+            return Ok(problem.response());
+        }
+        call.place = Some(place);
+    }
+}
+
+/// Runs a request whose key, effects and response commit together or not at all. The service runs
+/// each call to its end.
+async fn transactional<S, DB, B, R>(
+    settings: &LayerOptions<DB>,
+    id: &KeyId,
+    mut call: Call<S>,
+) -> Result<Looked<S, R>, S::Error>
 where
     DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
     R: Body<Error: Into<BoxError>> + From<Bytes>,
 {
-    let claimed =
-        waiting(settings, || settings.keys.begin_here(&id, call.fingerprint, &settings.claim)).await;
-    let tx = match acquired(claimed) {
-        Ok(tx) => tx,
-        Err(response) => return Ok(*response),
+    let tx = match acquired(settings.keys.begin_here(id, call.fingerprint, &settings.claim).await) {
+        Acquired::Key(tx) => tx,
+        Acquired::Answer(response) => return Ok(Looked::Answered(*response)),
+        Acquired::InFlight(problem) => return Ok(Looked::InFlight(Box::new(call), problem)),
     };
+    call.place = None;
+    let _running = Running::new(&settings.keys.inner.waiters, id);
     let held = HeldTransaction::new(Held::Keyed(Box::new(tx)));
     call.parts.extensions.insert(held.clone());
     let Answered { response, effect, storable } = call.answer(settings).await?;
-    let Some(Held::Keyed(mut tx)) = held.take() else { return Ok(answer::still_in_use().response()) };
+    let Some(Held::Keyed(mut tx)) = held.take() else {
+        return Ok(Looked::Answered(answer::still_in_use().response()));
+    };
     let Some(Ok((ending, stored))) = storable else {
         if let Err(error) = tx.rollback().await {
             tracing::debug!(%error, "the database rolls back by itself");
         }
-        return Ok(response);
+        return Ok(Looked::Answered(response));
     };
     let undone = if settings.keeps(effect, response.status()) { Ok(()) } else { tx.undo().await };
     if let Err(error) = undone {
@@ -142,31 +213,33 @@ where
                      transaction",
             source: Some(Box::new(error)),
         };
-        return Ok(answer::not_committed(&error).response());
+        return Ok(Looked::Answered(answer::not_committed(&error).response()));
     }
     match tx.commit_here(ending, &stored.encode()).await {
-        Ok(()) => Ok(response),
-        Err(error) => Ok(answer::not_committed(&error).response()),
+        Ok(()) => Ok(Looked::Answered(response)),
+        Err(error) => Ok(Looked::Answered(answer::not_committed(&error).response())),
     }
 }
 
 /// Runs a request while its key is held on lease and the handler has its effects elsewhere.
-pub(super) async fn leased<S, DB, B, R>(
+async fn leased<S, DB, B, R>(
     settings: &LayerOptions<DB>,
-    id: KeyId,
+    id: &KeyId,
     mut call: Call<S>,
-) -> Result<Response<R>, S::Error>
+) -> Result<Looked<S, R>, S::Error>
 where
     DB: KeyStore,
     S: Service<Request<B>, Response = Response<R>>,
     B: From<Bytes>,
     R: Body<Error: Into<BoxError>> + From<Bytes>,
 {
-    let claimed = waiting(settings, || settings.keys.claim(&id, call.fingerprint, &settings.claim)).await;
-    let claim = match acquired(claimed) {
-        Ok(claim) => claim,
-        Err(response) => return Ok(*response),
+    let claim = match acquired(settings.keys.claim(id, call.fingerprint, &settings.claim).await) {
+        Acquired::Key(claim) => claim,
+        Acquired::Answer(response) => return Ok(Looked::Answered(*response)),
+        Acquired::InFlight(problem) => return Ok(Looked::InFlight(Box::new(call), problem)),
     };
+    call.place = None;
+    let _running = Running::new(&settings.keys.inner.waiters, id);
     let lost = CancellationToken::new();
     let key = LeasedKey { id: id.clone(), attempt: claim.attempt(), lost: lost.clone() };
     call.parts.extensions.insert(key.clone());
@@ -203,7 +276,7 @@ where
         // run again.
         tracing::warn!(%error, key = %id, "the outcome of a request was not stored");
     }
-    Ok(response)
+    Ok(Looked::Answered(response))
 }
 
 /// Runs a request without a key. Its handler gets the same extension, and it runs each time.
@@ -253,40 +326,31 @@ async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Re
     committed.unwrap_or_else(|error| Err(CommitError::at(UnknownCommit::default(), error)))
 }
 
-/// Claims again while another request holds the key, up to the route's limit.
-async fn waiting<DB, T, F>(
-    settings: &LayerOptions<DB>,
-    mut claim: impl FnMut() -> F,
-) -> Result<Claimed<T>, ClaimError>
-where
-    DB: KeyStore,
-    F: Future<Output = Result<Claimed<T>, ClaimError>>,
-{
-    let until = Instant::now() + finite(settings.wait_max);
-    let mut attempt = 1;
-    loop {
-        let claimed = claim().await?;
-        let pause = WAIT_PAUSE.bound(attempt);
-        if !matches!(claimed, Claimed::InFlight { .. }) || Instant::now() + pause > until {
-            return Ok(claimed);
-        }
-        tokio::time::sleep(pause).await;
-        attempt += 1;
-    }
+/// A claim, as the layer goes on with it.
+enum Acquired<T, R> {
+    Key(T),
+    Answer(Box<Response<R>>),
+    InFlight(Problem),
 }
 
-/// Returns the acquired key, or the response to answer with instead.
-fn acquired<T, R: From<Bytes>>(claimed: Result<Claimed<T>, ClaimError>) -> Result<T, Box<Response<R>>> {
+fn acquired<T, R: From<Bytes>>(claimed: Result<Claimed<T>, ClaimError>) -> Acquired<T, R> {
     let problem = match claimed {
-        Ok(Claimed::Acquired(it)) => return Ok(it),
+        Ok(Claimed::Acquired(it)) => return Acquired::Key(it),
         Ok(Claimed::Replay(replay)) => match replayed(replay) {
-            Ok(response) => return Err(Box::new(response)),
+            Ok(response) => return Acquired::Answer(Box::new(response)),
             Err(problem) => problem,
         },
-        Ok(other) => answer::not_acquired(&other).unwrap_or_else(answer::not_a_response),
+        Ok(other) => {
+            let is_in_flight = matches!(other, Claimed::InFlight { .. });
+            let problem = answer::not_acquired(&other).unwrap_or_else(answer::not_a_response);
+            if is_in_flight {
+                return Acquired::InFlight(problem);
+            }
+            problem
+        }
         Err(error) => answer::not_claimed(&error),
     };
-    Err(Box::new(problem.response()))
+    Acquired::Answer(Box::new(problem.response()))
 }
 
 fn replayed<R: From<Bytes>>(replay: Replay) -> Result<Response<R>, Problem> {

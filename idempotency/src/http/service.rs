@@ -14,9 +14,9 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use super::fingerprint::fingerprint;
-use super::layer::{IdempotencyLayer, LayerOptions, Mode};
+use super::layer::{IdempotencyLayer, LayerOptions};
 use super::problem::Problem;
-use super::run::{BoxError, Call, leased, transactional, unkeyed};
+use super::run::{BoxError, Call, keyed, unkeyed};
 use super::{answer, header};
 use crate::{KeyId, KeyStore};
 
@@ -91,15 +91,14 @@ where
                 Ok(read) => read,
                 Err(problem) => return Ok(problem.response()),
             };
-            let running = async move {
-                match (id, settings.mode) {
-                    (Some(id), Mode::Transactional) => transactional(&settings, id, call).await,
-                    (Some(id), Mode::Leased) => leased(&settings, id, call).await,
-                    (None, mode) => unkeyed(&settings, mode, call).await,
+            // A request that has begun continues even when the client disconnects.
+            match id {
+                Some(id) => keyed(settings, id, call).await,
+                None => {
+                    let running = async move { unkeyed(&settings, settings.mode, call).await };
+                    shield(running.in_current_span()).await
                 }
-            };
-            // Continue even when the client disconnects.
-            shield(running.in_current_span()).await
+            }
         })
     }
 }
@@ -139,5 +138,5 @@ where
         Err(_) => return Err(answer::too_slow(settings.body_timeout)),
     };
     let fingerprint = fingerprint(&parts.method, &parts.uri, &parts.headers, &body);
-    Ok((Call { service, parts, body, fingerprint }, id))
+    Ok((Call { service, parts, body, fingerprint, place: None }, id))
 }

@@ -12,10 +12,11 @@ use message::MessageId;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::batch_attempt::{Attempt, Placed};
+use super::batch_attempt::{Attempt, Placed, waited};
 use super::key_queues::{Held, Lane};
 use super::step::Done;
 use super::store::Store;
+use super::waits::Outages;
 use super::worker::Worker;
 use crate::ids::{MessageName, Tenant};
 
@@ -124,7 +125,7 @@ impl<S: Store> Worker<S> {
     pub(super) async fn run_batch(&self, deliveries: Vec<Held>, give_up: &CancellationToken) -> Sorted {
         let mut batch = self.set_apart(deliveries);
         let mut released = Vec::new();
-        let mut outages = 0;
+        let mut outages = Outages::default();
         while let Some(part) = batch.parts.pop_front() {
             if part.is_empty() {
                 continue;
@@ -135,11 +136,11 @@ impl<S: Store> Worker<S> {
             let is_given_up = match &attempt {
                 Attempt::Outage(error) | Attempt::Away(error) => {
                     self.put_down(part.iter().map(|placed| &placed.held), give_up).await;
-                    self.wait_out(&mut outages, &**error, give_up).await.is_err()
+                    self.wait_out(&mut outages, waited(&part), &**error, give_up).await.is_err()
                 }
                 Attempt::GivenUp => true,
                 _ => {
-                    outages = 0;
+                    outages = Outages::default();
                     false
                 }
             };
@@ -153,7 +154,7 @@ impl<S: Store> Worker<S> {
                 Attempt::Apart(places) => batch.take_places(part, &places),
                 Attempt::Culprit(place) => batch.take_culprit(part, place),
                 Attempt::Away(_) | Attempt::GivenUp => batch.parts.push_front(part),
-                Attempt::Outage(_) if outages <= OUTAGES_WHOLE => batch.parts.push_front(part),
+                Attempt::Outage(_) if outages.count <= OUTAGES_WHOLE => batch.parts.push_front(part),
                 Attempt::Outage(_) | Attempt::RolledBack => batch.halve(part),
             }
         }

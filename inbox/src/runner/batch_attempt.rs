@@ -11,6 +11,7 @@ use super::crash::CrashPoint;
 use super::key_queues::{Held, Lane};
 use super::step::{BoxedError, Done};
 use super::store::{Admitted, AdmittedBatch, Store};
+use super::waits::{WaitReason, Waited};
 use super::worker::{GivenUp, Worker};
 use crate::attempts::Forget;
 use crate::batch::Candidate;
@@ -80,6 +81,11 @@ struct Handled {
     duplicates: usize,
 }
 
+/// Returns the messages of a part as those that wait.
+pub(super) fn waited(part: &[Placed]) -> Waited {
+    Waited { first: part.first().and_then(|placed| placed.held.delivery.id()), count: part.len() }
+}
+
 /// Adds to these positions of a part the positions that follow one of them on its lane.
 fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usize> {
     let mut lanes: HashSet<&Lane> = HashSet::new();
@@ -120,6 +126,7 @@ impl<S: Store> Worker<S> {
 
     async fn try_batch(&self, part: &[Placed], give_up: &CancellationToken) -> Result<Attempt, Attempt> {
         let _permit = self.permits(1, give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
+        let _waiting = self.waits(WaitReason::Database, waited(part));
         let begun_at = Instant::now();
         let taking = self.take_suspects_in_hand(part);
         let failures = self.noted(taking, give_up).await.map_err(|GivenUp| Attempt::GivenUp)??;

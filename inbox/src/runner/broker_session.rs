@@ -57,18 +57,26 @@ pub(super) struct BrokerSession {
     subscription: Option<Box<dyn Subscription>>,
     making: Option<BoxFuture<'static, Made>>,
     failures: u32,
+    /// The error of the last session that was lost.
+    error: String,
     retry_at: Instant,
     host: Runtime,
 }
 
 impl BrokerSession {
     pub(super) fn new(factory: SubscriptionFactory, host: Runtime) -> Self {
-        Self { factory, subscription: None, making: None, failures: 0, retry_at: Instant::now(), host }
+        let retry_at = Instant::now();
+        Self { factory, subscription: None, making: None, failures: 0, error: String::new(), retry_at, host }
     }
 
     /// Returns the subscription, if there is one.
     pub(super) fn subscription(&mut self) -> Option<&mut Box<dyn Subscription>> {
         self.subscription.as_mut()
+    }
+
+    /// Returns the error with which the last session was lost, or could not be opened.
+    pub(super) fn error(&self) -> &str {
+        &self.error
     }
 
     /// Subscribes if necessary, or waits for deliveries. Without `max`, a subscribed session never
@@ -116,6 +124,7 @@ impl BrokerSession {
         let delay = Backoff::OUTAGES.delay(self.failures, self.host.uniform());
         self.retry_at = Instant::now() + delay;
         let text = error_text(error);
+        self.error.clone_from(&text);
         if error.fault() == Fault::Operator || self.failures > 3 {
             tracing::error!(error = text, failures = self.failures, ?delay, "no subscription; trying again");
         } else {

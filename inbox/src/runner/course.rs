@@ -1,5 +1,6 @@
 //! Records each failure of a message, and decides whether to retry it.
 
+use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use uuid::Uuid;
 use super::failure::{Failure, FailureKind, is_of_session};
 use super::step::{FailedAttempt, NewDeadLetter};
 use super::store::Store;
+use super::waits::{Outages, WaitReason, Waited, Waiting};
 use super::worker::{GivenUp, Worker};
 use crate::attempts::{Failed, Failures, Pause};
 use crate::dead_letters::Reason;
@@ -27,7 +29,9 @@ pub(super) struct Course {
     /// Number of counted failures, if any failure is recorded in the database.
     pub(super) failed_before: Option<u32>,
     /// Number of consecutive uncounted failures.
-    pub(super) outages: u32,
+    pub(super) outages: Outages,
+    /// Its wait for another process that has it in hand.
+    pub(super) elsewhere: Option<Waiting>,
     /// Number of messages that had taken effect when it last failed.
     applied_then: Option<u64>,
     /// A process that had recorded that it had the message in hand, and had not begun to handle it.
@@ -66,21 +70,32 @@ impl<S: Store> Worker<S> {
         give_up: &CancellationToken,
     ) -> Result<Option<NewDeadLetter>, GivenUp> {
         let error = &*failed.error;
+        let of = Waited::one(message.id);
         let noted = self.count_failure(MessageName { tenant, id: message.id }, course, failed).await;
         match (noted, failed.delay) {
             (Ok(Noted::Dead(dead)), _) => return Ok(Some(dead)),
-            (Ok(Noted::Counted(delay)), _) => self.wait(delay, give_up).await?,
+            (Ok(Noted::Counted(delay)), _) => {
+                let _waiting = self.waits_for_retry(message, error);
+                self.wait(delay, give_up).await?;
+            }
             (Ok(Noted::Uncounted), Some(every)) => {
                 tracing::info!(error = error_text(error), ?every, "not yet; trying again");
+                let _waiting = self.waits_for_retry(message, error);
                 self.wait(every, give_up).await?;
             }
-            (Ok(Noted::Uncounted), None) => self.wait_out(&mut course.outages, error, give_up).await?,
+            (Ok(Noted::Uncounted), None) => self.wait_out(&mut course.outages, of, error, give_up).await?,
             (Err(unnoted), _) => {
                 tracing::warn!(error = error_text(&unnoted), "a failure could not be recorded");
-                self.wait_out(&mut course.outages, error, give_up).await?;
+                self.wait_out(&mut course.outages, of, error, give_up).await?;
             }
         }
         Ok(None)
+    }
+
+    fn waits_for_retry(&self, message: &Message, error: &(dyn Error + 'static)) -> Waiting {
+        let waiting = self.waits(WaitReason::Retry, Waited::one(message.id));
+        waiting.failed(error_text(error));
+        waiting
     }
 
     /// Records a failure, and counts it if it is the message's own.
@@ -110,7 +125,7 @@ impl<S: Store> Worker<S> {
             return Ok(Noted::Uncounted);
         }
         self.meter.failed();
-        course.outages = 0;
+        course.outages = Outages::default();
         let attempts_max = self.limits.attempts_max;
         tracing::warn!(attempts, attempts_max, ?delay, error = text, "failed; trying again");
         Ok(Noted::Counted(delay))

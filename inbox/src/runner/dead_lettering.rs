@@ -5,6 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::step::NewDeadLetter;
 use super::store::Store;
+use super::waits::{Outages, Waited};
 use super::worker::{GivenUp, Worker};
 use crate::dead_letters::{Cause, Reason};
 use crate::ids::Tenant;
@@ -19,7 +20,7 @@ impl<S: Store> Worker<S> {
         give_up: &CancellationToken,
     ) -> Result<Committed, GivenUp> {
         let NewDeadLetter { cause, whole } = dead;
-        let mut outages = 0;
+        let mut outages = Outages::default();
         loop {
             let stored = match &whole {
                 Some(whole) => self.store.dead_letter_whole(tenant, delivery, whole, cause.clone()).await,
@@ -39,7 +40,9 @@ impl<S: Store> Worker<S> {
                     }
                     return Ok(proof);
                 }
-                Err(error) => self.wait_out(&mut outages, &error, give_up).await?,
+                Err(error) => {
+                    self.wait_out(&mut outages, Waited::one(delivery.id()), &error, give_up).await?;
+                }
             }
         }
     }

@@ -52,6 +52,7 @@ mod store;
 #[cfg(feature = "testing")]
 mod testing;
 mod tracing_spans;
+mod waits;
 mod worker;
 
 pub use broker_session::SubscriptionFactory;
@@ -71,3 +72,4 @@ pub use shutdown::{Shutdown, StopSignal};
 pub use status::ConsumerStatus;
 #[cfg(feature = "testing")]
 pub use store::{Admitted, AdmittedBatch, HeldMessages, Store};
+pub use waits::{Wait, WaitReason};

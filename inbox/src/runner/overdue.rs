@@ -1,11 +1,12 @@
 //! Detects handlers that still run after their timeout, because they block their thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use message::MessageId;
 
+use super::waits::{Wait, WaitReason};
 use crate::ids::ConsumerName;
 use crate::telemetry::Meter;
 
@@ -69,6 +70,20 @@ impl Running {
         Entry { running: self, number }
     }
 
+    /// Returns the messages whose handlers run.
+    pub(super) fn messages(&self) -> HashSet<MessageId> {
+        self.lock().running.values().map(|call| call.id).collect()
+    }
+
+    /// Returns how long handlers run, with the one that has run longest; `None` while none runs.
+    pub(super) fn wait(&self, now: Instant) -> Option<Wait> {
+        let calls = self.lock();
+        let oldest = calls.running.values().min_by_key(|call| call.begun_at)?;
+        let waited = now.saturating_duration_since(oldest.begun_at);
+        let wait = Wait::of(WaitReason::Handler, waited);
+        Some(Wait { message: Some(oldest.id), messages: calls.running.len(), ..wait })
+    }
+
     /// Returns the number of blocking handlers, and those that were not reported yet.
     fn overdue(&self, now: Instant, timeout: Duration) -> (usize, Vec<(MessageId, Duration)>) {
         let mut blocked = 0;
@@ -112,7 +127,11 @@ mod tests {
         let (blocked, new) = running.overdue(late, timeout);
         assert_eq!((blocked, new.len()), (1, 1));
         assert_eq!(running.overdue(late, timeout), (1, Vec::new()));
+        let wait = running.wait(late).unwrap();
+        assert_eq!((wait.reason, wait.messages), (WaitReason::Handler, 1));
+        assert!(wait.waited >= timeout + GRACE && running.messages().contains(&wait.message.unwrap()));
         drop(entry);
         assert_eq!(running.overdue(late, timeout), (0, Vec::new()));
+        assert_eq!(running.wait(late), None);
     }
 }

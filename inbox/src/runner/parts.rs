@@ -72,6 +72,7 @@ impl<S: Store> Runner<S> {
         let Parts { consumer, factory, settings, reader, crash, traces, host } = parts;
         let permits_max = u32::try_from(settings.concurrency.get().min(Semaphore::MAX_PERMITS));
         let permits_max = permits_max.unwrap_or(u32::MAX);
+        let handling = Arc::default();
         let worker = Worker {
             store,
             meter: Meter::new(&consumer),
@@ -81,9 +82,9 @@ impl<S: Store> Runner<S> {
             holds_keys: settings.after_dead_letter == AfterDeadLetter::HoldKey,
             limits: Limits { attempts_max: settings.attempts_max, failing_max: settings.failing_max },
             handler_timeout: settings.handler_timeout,
-            handling: Arc::default(),
+            status: ConsumerStatus::new(&handling),
+            handling,
             applied: AtomicU64::new(0),
-            status: ConsumerStatus::new(),
             permits: Semaphore::new(permits_max as usize),
             permits_max,
             ended_owners: EndedOwners::default(),

@@ -11,6 +11,7 @@ use super::gather::Whole;
 use super::key_queues::Held;
 use super::step::{Done, FailedAttempt, NewDeadLetter, Step};
 use super::store::Store;
+use super::waits::{WaitReason, Waited};
 use super::worker::{GivenUp, Worker};
 use crate::dead_letters::Reason;
 use crate::ids::Tenant;
@@ -61,10 +62,13 @@ impl<S: Store> Worker<S> {
                     }
                 }
                 Step::Away(error) => {
-                    self.wait_out(&mut course.outages, &*error, give_up).await?;
+                    let of = Waited::one(message.id);
+                    self.wait_out(&mut course.outages, of, &*error, give_up).await?;
                     continue;
                 }
                 Step::Later(delay) => {
+                    let enter = || self.waits(WaitReason::AnotherProcess, Waited::one(message.id));
+                    course.elsewhere.get_or_insert_with(enter);
                     self.wait(delay, give_up).await?;
                     continue;
                 }
@@ -82,6 +86,7 @@ impl<S: Store> Worker<S> {
         give_up: &CancellationToken,
     ) -> Step {
         let Ok(permit) = self.permits(1, give_up).await else { return Step::GivenUp };
+        let _waiting = self.waits(WaitReason::Database, Waited::one(message.id));
         let mut permit = Some(permit);
         let mut failed_before = None;
         let mut given_up = None;
@@ -103,6 +108,7 @@ impl<S: Store> Worker<S> {
                 }
             }
         }
+        course.elsewhere = None;
         let attempt = OneAttempt { tenant, message, failed_before, begun_at: Instant::now() };
         let begun = self.begin(give_up).await;
         if !matches!(begun, Ok(Ok(_))) && failed_before.is_some() {

@@ -19,6 +19,7 @@ use super::overdue::Running;
 use super::reader::Reader;
 use super::status::ConsumerStatus;
 use super::store::Store;
+use super::waits::{Outages, WaitReason, Waited, Waiting};
 use crate::crash_points;
 use crate::error_text::error_text;
 use crate::ids::ConsumerName;
@@ -68,6 +69,11 @@ impl<S: Store> Worker<S> {
             () = give_up.cancelled() => Err(GivenUp),
             () = tokio::time::sleep(delay) => Ok(()),
         }
+    }
+
+    /// Records that messages wait for this reason, until the returned value is dropped.
+    pub(super) fn waits(&self, reason: WaitReason, of: Waited) -> Waiting {
+        self.status.message_waits().enter(reason, of)
     }
 
     /// Begins a transaction, or gives up: a database that does not answer does not delay a stop.
@@ -128,14 +134,15 @@ impl<S: Store> Worker<S> {
     /// Waits while the database is unavailable, or until an operator has repaired it.
     pub(super) async fn wait_out(
         &self,
-        outages: &mut u32,
+        outages: &mut Outages,
+        of: Waited,
         error: &(dyn std::error::Error + Send + Sync + 'static),
         give_up: &CancellationToken,
     ) -> Result<(), GivenUp> {
-        *outages = outages.saturating_add(1);
-        self.meter.outage();
-        let delay = Backoff::OUTAGES.delay(*outages, self.host.uniform());
         let text = error_text(error);
+        outages.add(text.clone(), || self.waits(WaitReason::Outage, of));
+        self.meter.outage();
+        let delay = Backoff::OUTAGES.delay(outages.count, self.host.uniform());
         tracing::warn!(consumer = %self.consumer, error = text, ?delay, "failed, not counted; trying again");
         self.wait(delay, give_up).await
     }

@@ -7,7 +7,7 @@ use super::reports::Trial;
 const CLIENTS: [&str; 6] = ["python", "sqlalchemy", "typescript", "go", "jdbc", "spring"];
 
 /// The cases that each client has.
-const CASES: [&str; 9] = [
+const CASES: [&str; 10] = [
     "an_enqueue_commits_with_its_transaction",
     "a_redelivery_has_one_effect",
     "a_handler_that_is_killed_leaves_nothing",
@@ -16,6 +16,7 @@ const CASES: [&str; 9] = [
     "a_refused_message_becomes_a_dead_letter",
     "what_a_peer_writes_does_not_stop_the_consumer",
     "a_redrive_takes_effect_once",
+    "a_redrive_that_ends_its_process_is_given_up",
     "the_shared_vectors_hold",
 ];
 

@@ -16,6 +16,7 @@ import {
   redrive,
   Reject,
   transaction,
+  type Handler,
   type Message,
 } from "./billing.js";
 
@@ -96,16 +97,18 @@ test("a_redelivery_has_one_effect", async () => {
   assert.equal(await messages("invoices", number), 1);
 });
 
+/** A handler that has its effect, and then loses its connection. */
+const kill: Handler = async (tx, message) => {
+  await bill(tx, message);
+  const { rows } = await tx.query("SELECT pg_backend_pid() AS pid");
+  await query("SELECT pg_terminate_backend($1, 10000)", rows[0].pid);
+};
+
 test("a_handler_that_is_killed_leaves_nothing", async () => {
   const number = order();
   const message = placed(number);
   const doomed = await connect();
-  const killed = apply(doomed, message, async (tx, message) => {
-    await bill(tx, message);
-    const { rows } = await tx.query("SELECT pg_backend_pid() AS pid");
-    await query("SELECT pg_terminate_backend($1, 10000)", rows[0].pid);
-  });
-  await assert.rejects(killed);
+  await assert.rejects(apply(doomed, message, kill));
   assert.equal(await invoices(number), 0);
   assert.equal(await apply(client, message, bill), "new");
   assert.equal(await invoices(number), 1);
@@ -161,13 +164,29 @@ test("what_a_peer_writes_does_not_stop_the_consumer", async () => {
   assert.equal(await apply(client, placed(order()), bill), "new");
 });
 
+const ask = `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+  VALUES ('ann', 'prices are back', 'redrive', $1, $2)`;
+
+test("a_redrive_that_ends_its_process_is_given_up", async () => {
+  const message = placed(order());
+  const id = async () => (await letter(message))["id"];
+  assert.equal(await apply(client, message, () => Promise.reject(new Reject("no"))), "rejected");
+  await query(ask, await id(), CONSUMER);
+  for (let process = 1; process <= 5; process++) await assert.rejects(redrive(await connect(), kill));
+  assert.ok(!(await redrive(client, bill)), "the next process goes on");
+  const outcome = await query("SELECT outcome FROM inbox_audit WHERE dead_letter = $1", await id());
+  assert.match(String(outcome), /^five processes ended/);
+  assert.equal((await letter(message))["resolution"], null);
+  await query(ask, await id(), CONSUMER);
+  assert.ok(await redrive(client, bill), "an operator may ask again");
+  assert.equal((await letter(message))["resolution"], "applied");
+});
+
 test("a_redrive_takes_effect_once", async () => {
   const number = order();
   const message = placed(number, `customer-${number}`);
   await query("INSERT INTO blocked_customer VALUES ($1)", message.key);
   assert.equal(await apply(client, message, bill), "rejected");
-  const ask = `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
-    VALUES ('ann', 'prices are back', 'redrive', $1, $2)`;
   await query(ask, (await letter(message))["id"], CONSUMER);
   assert.ok(await redrive(client, bill));
   assert.equal((await letter(message))["resolution"], null);

@@ -11,7 +11,7 @@ import * as amqp from "amqplib";
 import pg from "pg";
 
 export const CONSUMER = process.env["CONSUMER"] ?? "billing-typescript";
-export const ATTEMPTS_MAX = 5;
+export const ATTEMPTS_MAX = 10;
 
 /** A message that no further attempt helps. */
 export class Reject extends Error {}
@@ -58,6 +58,7 @@ export function read(topic: string, properties: Properties, payload: Buffer): Me
   const id = events["id"] ?? clean(properties.messageId ?? "");
   const isId = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
   const problem = "chunkindex" in events ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
+  if (problem) headers["amqp.message_id"] = clean(properties.messageId);
   return {
     topic: clean(topic),
     payload,
@@ -127,20 +128,18 @@ export async function apply(client: pg.Client, message: Message, handler: Handle
 
 /** Carries out a redrive that an operator asked for (`relay dead requeue`), if there is one. */
 export async function redrive(client: pg.Client, handler: Handler): Promise<boolean> {
-  const take = `SELECT *, message_id AS id, content_type AS "contentType" FROM inbox_take_redrive($1)`;
-  let letter: string | undefined;
+  const request = await one(client, "SELECT inbox_begin_redrive($1)", [CONSUMER]);
+  if (request === null) return false;
+  const take = `SELECT *, message_id AS id, content_type AS "contentType" FROM inbox_take_redrive($1, $2)`;
   try {
-    return await transaction(client, async () => {
-      const row = (await client.query<Message & { dead_letter: string }>(take, [CONSUMER])).rows[0];
-      letter = row?.dead_letter;
+    await transaction(client, async () => {
+      const row = (await client.query<Message>(take, [CONSUMER, request])).rows[0];
       if (row) await handler(client, { ...row, madeAt: null, problem: "" });
-      return row !== undefined;
     });
   } catch (error) {
-    if (letter === undefined) throw error;
-    await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, letter, clean(error)]);
-    return true;
+    await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, request, clean(error)]);
   }
+  return true;
 }
 
 /** Stores an order and enqueues its event, in the transaction of the caller. */
@@ -168,18 +167,19 @@ async function consume(client: pg.Client, handler: Handler): Promise<void> {
   // One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
   await channel.assertQueue(CONSUMER, { durable: true, arguments: { "x-single-active-consumer": true } });
   await channel.prefetch(16);
-  const keepHouse = async () => {
-    await createDays(client);
+  const redrives = async () => {
     while (await redrive(client, handler));
   };
   // One thing after the other. A rejection that nobody handles ends the process.
-  let last = keepHouse();
-  setInterval(() => (last = last.then(keepHouse)), 5_000);
+  let last = createDays(client).then(redrives);
+  setInterval(() => (last = last.then(redrives)), 5_000);
+  setInterval(() => (last = last.then(() => createDays(client))), 3_600_000);
   const onDelivery = async (delivery: amqp.ConsumeMessage | null) => {
     if (!delivery) throw new Error("RabbitMQ cancelled the consumer");
     const message = read(delivery.fields.routingKey, delivery.properties, delivery.content);
     let outcome: string;
-    while ((outcome = await apply(client, message, handler)) === "again") await sleep(1_000);
+    for (let pause = 1; (outcome = await apply(client, message, handler)) === "again"; pause *= 2)
+      await sleep(Math.min(pause, 60) * 1_000);
     channel.ack(delivery); // After the commit, never before it.
     console.log(message.id, outcome);
   };

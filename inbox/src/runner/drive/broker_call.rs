@@ -48,6 +48,7 @@ pub(super) async fn ended<T>(
     status: &ConsumerStatus,
     call: impl Future<Output = Result<T, SubscriptionError>>,
 ) -> CallEnd<T> {
+    let _called = Called::begin(status);
     let mut call = pin!(timeout(BROKER_CALL_MAX, call));
     let mut waiting = interval_at(Instant::now() + STILL_WAITING, STILL_WAITING);
     loop {
@@ -55,8 +56,24 @@ pub(super) async fn ended<T>(
             biased;
             () = abort.cancelled() => return CallEnd::Aborted,
             answer = &mut call => return answer.map_or_else(|_| CallEnd::TimedOut(silent()), CallEnd::Answered),
-            _ = waiting.tick() => status.waits(),
+            _ = waiting.tick() => status.still_waits(),
         }
+    }
+}
+
+/// A call that has no answer yet; its drop ends it.
+struct Called<'a>(&'a ConsumerStatus);
+
+impl<'a> Called<'a> {
+    fn begin(status: &'a ConsumerStatus) -> Self {
+        status.calls();
+        Self(status)
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        self.0.answered();
     }
 }
 
@@ -72,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_broker_is_left_by_an_abort_or_in_the_end() {
-        let status = ConsumerStatus::new();
+        let status = ConsumerStatus::new(&std::sync::Arc::default());
         status.turned(true, 1);
         let abort = CancellationToken::new();
         let begun_at = Instant::now();
@@ -84,7 +101,7 @@ mod tests {
         abort.cancel();
         assert!(answered(&abort, &status, pending::<Result<(), _>>()).await.is_none());
         status.ended();
-        status.waits();
+        status.still_waits();
         assert!(!status.is_alive(), "closing does not bring it back");
     }
 }

@@ -134,6 +134,8 @@ impl<S: Store> Drive<S> {
         let mut keep_alive = ticks(KEEP_ALIVE_DEFAULT);
         let mut lag_ticks = ticks(lag::ASK_EVERY);
         let mut is_stopping = false;
+        // It is alive before the first session, however long that takes.
+        self.worker.status.turned(false, 0);
         loop {
             if is_stopping {
                 self.release_queued().await;

@@ -67,6 +67,7 @@ impl<S: Store> Drive<S> {
                 let lag = subscription.lag();
                 let waiting = lag.iter().map(|lag| lag.messages).reduce(u64::saturating_add);
                 self.worker.status.lags(waiting);
+                self.worker.status.assigned(subscription.is_assigned());
                 self.lag.set(&lag);
             }
             None => self.lag.clear(),
@@ -80,12 +81,23 @@ impl<S: Store> Drive<S> {
         self.session_changed();
     }
 
+    /// Records what the new session reads, or why there is none.
+    fn tell_session(&mut self) {
+        let Self { worker, broker_session, .. } = self;
+        match broker_session.subscription() {
+            Some(subscription) => worker.status.connected(subscription.origin()),
+            None => worker.status.disconnected(broker_session.error().to_owned()),
+        }
+    }
+
     /// Forgets the state of the old session. Running work continues and keeps its lane; waiting
     /// work ends.
     pub(super) fn session_changed(&mut self) {
         self.session += 1;
         self.seen.clear();
         self.worker.status.lags(None);
+        self.worker.status.assigned(None);
+        self.tell_session();
         self.lag.clear();
         self.give_up.cancel();
         self.give_up = CancellationToken::new();

@@ -40,6 +40,8 @@ pub(in crate::runner) struct HeldLook {
     courses: HeldCourses,
     /// Held messages that the current walk over all keys has seen fail: a part of `courses`.
     seen: HashSet<DeadLetterId>,
+    /// Number of held keys that the walk has found so far.
+    found: usize,
     /// The key after which the walk continues.
     after: Option<HeldKey>,
     /// When the last walk began.
@@ -54,6 +56,7 @@ impl HeldLook {
         self.walked = Some(begun_at);
         self.looked = Some(looked);
         self.seen.clear();
+        self.found = 0;
     }
 
     /// Records that a message was processed. Only failing ones are remembered, whose number is
@@ -127,6 +130,7 @@ impl<S: Store> Worker<S> {
         let mut is_any_closed = false;
         loop {
             let firsts = self.store.held_firsts(look.after.as_ref(), BATCH).await?;
+            look.found += firsts.len();
             let end = firsts.last().filter(|_| firsts.len() >= BATCH as usize).map(|first| first.key.clone());
             let in_turn = |HeldFirst { letter, key, .. }| InTurn { letter, key, is_of_walk: true };
             let mut turns = Turns::of(firsts.into_iter().filter(|first| first.is_in_turn).map(in_turn));
@@ -137,6 +141,7 @@ impl<S: Store> Worker<S> {
             look.after = end;
             if look.after.is_none() {
                 look.end_walk();
+                self.status.holds(look.found);
                 return Ok(is_any_closed);
             }
             if Instant::now() >= ends_at {

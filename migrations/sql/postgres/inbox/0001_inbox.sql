@@ -537,11 +537,12 @@ BEGIN
             AND a.scope = inbox_admit.scope AND a.message_id = inbox_admit.message_id;
         RETURN 'new';
     END IF;
-    SELECT m.fingerprint, m.source, m.dead_letter INTO stored FROM {schema}inbox_message AS m
-    WHERE m.message_id = inbox_admit.message_id AND m.consumer = inbox_admit.consumer
-        AND m.scope = inbox_admit.scope;
+    -- Planned each time: a plan that is kept would lock every day until the transaction ends.
+    EXECUTE 'SELECT m.fingerprint, m.source, m.dead_letter FROM {schema}inbox_message AS m
+        WHERE m.message_id = $1 AND m.consumer = $2 AND m.scope = $3'
+    INTO stored USING inbox_admit.message_id, inbox_admit.consumer, inbox_admit.scope;
     -- Its day was forgotten meanwhile: nothing shows that it took effect.
-    IF NOT FOUND THEN
+    IF stored.fingerprint IS NULL THEN
         RETURN 'too_old';
     END IF;
     IF stored.fingerprint <> print OR stored.source <> source THEN
@@ -596,6 +597,7 @@ CREATE FUNCTION {schema}inbox_store_dead_letter(
 ) RETURNS uuid
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan -- for the reason that inbox_admit has
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -644,7 +646,8 @@ BEGIN
         known_by := {schema}inbox_fingerprint(coalesce(source, '/unknown'), '', print);
     ELSE
         named := encode(substr({schema}inbox_fingerprint(
-            concat_ws(chr(10), origin, topic, message_id), concat_ws(chr(10), key, pairs), body), 1, 16), 'hex')::uuid;
+            jsonb_build_array(origin, topic, message_id, kind, content_type, source)::text,
+            jsonb_build_array(key, pairs, made_at, traceparent, tracestate)::text, body), 1, 16), 'hex')::uuid;
     END IF;
     INSERT INTO {schema}inbox_dead_letter AS d (id, consumer, scope, subject, fingerprint, message_id, topic, key,
         kind, source, time, content_type, headers, traceparent, tracestate, payload, reason, error, attempts, origin)
@@ -701,72 +704,123 @@ COMMENT ON FUNCTION {schema}inbox_store_dead_letter(text, uuid, text, text, text
     'stores a message for an operator and returns the id of its dead letter; acknowledge the delivery after the commit;
 what cannot be a message is stored as malformed, and a time (RFC 3339) that is none as null';
 
--- Closes the dead letter in advance, in the transaction of the effect: a rollback opens it again.
-CREATE FUNCTION {schema}inbox_take_redrive(consumer text)
-RETURNS TABLE (dead_letter uuid, message_id uuid, topic text, key text, kind text, content_type text, payload bytea,
-    headers jsonb, source text, scope text)
+-- A redrive has two steps. The first one is a transaction of its own: it notes that a process has
+-- the message in hand. A handler that ends its process leaves the note behind, and the request with
+-- it: after five of them, the request is ended instead of begun.
+CREATE FUNCTION {schema}inbox_begin_redrive(consumer text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
     request record;
-    letter  record;
-    ending  text;
+    noted   integer;
 BEGIN
     LOOP
-        SELECT a.seq, a.dead_letter INTO request FROM {schema}inbox_audit AS a
-        WHERE a.consumer = inbox_take_redrive.consumer AND a.done_at IS NULL
-        ORDER BY a.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
-        EXIT WHEN NOT FOUND;
-        SELECT d.* INTO letter FROM {schema}inbox_dead_letter AS d WHERE d.id = request.dead_letter FOR UPDATE;
-        IF NOT FOUND THEN
-            ending := 'there is no such dead letter';
-        ELSIF letter.resolution IS NOT NULL THEN
-            ending := letter.resolution;
-        ELSIF letter.message_id IS NULL OR letter.reason IN ('malformed', 'incomplete', 'no_scope') THEN
-            ending := 'it is not a complete message, or its tenant is unknown';
-        ELSE
-            UPDATE {schema}inbox_message AS m SET dead_letter = NULL
-            WHERE m.message_id = letter.message_id AND m.consumer = letter.consumer AND m.scope = letter.scope
-                AND m.dead_letter = letter.id;
-            IF FOUND THEN
-                ending := 'applied';
-            ELSE
-                ending := {schema}inbox_admit(letter.consumer, letter.message_id, letter.kind, letter.content_type,
-                    letter.payload, letter.source, letter.scope);
-                ending := CASE ending WHEN 'new' THEN 'applied' WHEN 'duplicate' THEN ending
-                    ELSE 'it is refused: ' || ending END;
-            END IF;
-            UPDATE {schema}inbox_dead_letter AS d SET resolution = ending, resolved_at = clock_timestamp()
-            WHERE d.id = letter.id AND ending IN ('applied', 'duplicate');
+        SELECT a.seq, d.scope, d.message_id INTO request
+        FROM {schema}inbox_audit AS a LEFT JOIN {schema}inbox_dead_letter AS d ON d.id = a.dead_letter
+        WHERE a.consumer = inbox_begin_redrive.consumer AND a.done_at IS NULL
+        ORDER BY a.seq LIMIT 1 FOR UPDATE OF a SKIP LOCKED;
+        IF request.message_id IS NULL THEN
+            RETURN request.seq;
         END IF;
-        UPDATE {schema}inbox_audit AS a SET outcome = ending, done_at = clock_timestamp() WHERE a.seq = request.seq;
-        IF ending = 'applied' AND letter.resolution IS NULL THEN
-            RETURN QUERY SELECT letter.id, letter.message_id, letter.topic, letter.key, letter.kind,
-                letter.content_type, letter.payload,
-                (SELECT coalesce(jsonb_object_agg(h.pair ->> 0, h.pair ->> 1), '{}')
-                    FROM jsonb_array_elements(letter.headers) AS h (pair)),
-                letter.source, letter.scope;
-            EXIT;
+        INSERT INTO {schema}inbox_attempt AS t (consumer, scope, message_id, attempts, last_error, next_at, ends)
+        VALUES (inbox_begin_redrive.consumer, request.scope, request.message_id, 0, '', clock_timestamp(), 1)
+        ON CONFLICT (consumer, scope, message_id) DO UPDATE SET ends = t.ends + 1
+        RETURNING t.ends INTO noted;
+        IF noted <= 5 THEN
+            RETURN request.seq;
         END IF;
+        DELETE FROM {schema}inbox_attempt AS t WHERE t.consumer = inbox_begin_redrive.consumer
+            AND t.scope = request.scope AND t.message_id = request.message_id;
+        UPDATE {schema}inbox_audit AS a
+        SET outcome = 'five processes ended, or lost their database, while they had it in hand', done_at = clock_timestamp()
+        WHERE a.seq = request.seq;
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION {schema}inbox_take_redrive(text) IS
-    'the next message that an operator asked to redrive, admitted to the caller''s transaction; no row when there is none';
+COMMENT ON FUNCTION {schema}inbox_begin_redrive(text) IS
+    'the next redrive that an operator asked for, which this process has in hand from now on; null when there is none.
+Commit before inbox_take_redrive';
 
-CREATE FUNCTION {schema}inbox_fail_redrive(consumer text, dead_letter uuid, error text) RETURNS boolean
+-- The second step closes the dead letter in advance, in the transaction of the effect: a rollback
+-- opens it again.
+CREATE FUNCTION {schema}inbox_take_redrive(consumer text, request bigint)
+RETURNS TABLE (dead_letter uuid, message_id uuid, topic text, key text, kind text, content_type text, payload bytea,
+    headers jsonb, source text, scope text)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan -- for the reason that inbox_admit has
+AS $$
+#variable_conflict use_column
+DECLARE
+    named  uuid;
+    letter record;
+    ending text;
+BEGIN
+    SELECT a.dead_letter INTO named FROM {schema}inbox_audit AS a
+    WHERE a.seq = inbox_take_redrive.request AND a.consumer = inbox_take_redrive.consumer AND a.done_at IS NULL
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT d.* INTO letter FROM {schema}inbox_dead_letter AS d WHERE d.id = named FOR UPDATE;
+    IF NOT FOUND THEN
+        ending := 'there is no such dead letter';
+    ELSIF letter.resolution IS NOT NULL THEN
+        ending := letter.resolution;
+    ELSIF letter.message_id IS NULL OR letter.reason IN ('malformed', 'incomplete', 'no_scope') THEN
+        ending := 'it is not a complete message, or its tenant is unknown';
+    ELSE
+        UPDATE {schema}inbox_message AS m SET dead_letter = NULL
+        WHERE m.message_id = letter.message_id AND m.consumer = letter.consumer AND m.scope = letter.scope
+            AND m.dead_letter = letter.id;
+        IF FOUND THEN
+            ending := 'applied';
+        ELSE
+            ending := {schema}inbox_admit(letter.consumer, letter.message_id, letter.kind, letter.content_type,
+                letter.payload, letter.source, letter.scope);
+            ending := CASE ending WHEN 'new' THEN 'applied' WHEN 'duplicate' THEN ending
+                ELSE 'it is refused: ' || ending END;
+        END IF;
+        UPDATE {schema}inbox_dead_letter AS d SET resolution = ending, resolved_at = clock_timestamp()
+        WHERE d.id = letter.id AND ending IN ('applied', 'duplicate');
+    END IF;
+    UPDATE {schema}inbox_audit AS a SET outcome = ending, done_at = clock_timestamp()
+    WHERE a.seq = inbox_take_redrive.request;
+    DELETE FROM {schema}inbox_attempt AS t
+    WHERE t.consumer = letter.consumer AND t.scope = letter.scope AND t.message_id = letter.message_id;
+    IF ending = 'applied' AND letter.resolution IS NULL THEN
+        RETURN QUERY SELECT letter.id, letter.message_id, letter.topic, letter.key, letter.kind,
+            letter.content_type, letter.payload,
+            (SELECT coalesce(jsonb_object_agg(h.pair ->> 0, h.pair ->> 1), '{}')
+                FROM jsonb_array_elements(letter.headers) AS h (pair)),
+            letter.source, letter.scope;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_take_redrive(text, bigint) IS
+    'the message of a redrive that was begun, admitted to the caller''s transaction; no row when there is nothing to do,
+because it cannot be redriven, or another process carries it out';
+
+-- Ends only the request that was begun: an operator may have asked again meanwhile.
+CREATE FUNCTION {schema}inbox_fail_redrive(consumer text, request bigint, error text) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
     WITH failed AS (
-        UPDATE {schema}inbox_audit AS a SET outcome = left(coalesce(nullif($3, ''), 'no error was given'), 4096),
-            done_at = clock_timestamp()
-        WHERE a.consumer = $1 AND a.dead_letter = $2 AND a.done_at IS NULL RETURNING a.seq)
+        UPDATE {schema}inbox_audit AS a SET done_at = clock_timestamp(),
+            -- These words alone say how a dead letter was closed.
+            outcome = CASE WHEN $3 IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN 'it failed: ' ELSE '' END
+                || left(coalesce(nullif($3, ''), 'no error was given'), 4096)
+        WHERE a.seq = $2 AND a.consumer = $1 AND a.done_at IS NULL RETURNING a.dead_letter),
+    forgotten AS (
+        DELETE FROM {schema}inbox_attempt AS t USING {schema}inbox_dead_letter AS d, failed AS f
+        WHERE d.id = f.dead_letter AND t.consumer = d.consumer AND t.scope = d.scope AND t.message_id = d.message_id)
     SELECT EXISTS (SELECT FROM failed)
 $$;
-COMMENT ON FUNCTION {schema}inbox_fail_redrive(text, uuid, text) IS
-    'ends a redrive whose handler failed, after the rollback; the dead letter stays open, and the audit has the error';
+COMMENT ON FUNCTION {schema}inbox_fail_redrive(text, bigint, text) IS
+    'ends a redrive that was begun and whose handler failed, after the rollback; the dead letter stays open, and the audit
+has the error';
 
 
 {home}

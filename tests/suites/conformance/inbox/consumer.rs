@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
@@ -13,6 +14,7 @@ use crate::inbox::message;
 use inbox::{
     AfterDeadLetter, Backoff, BuildError, Consumer, ConsumerBuilder, DeadLetter, DeadLetterQuery,
     HandlerError, Inbox, Reason, Received, RedriveOptions, RunError, Signature, Tenant, Tx, UnknownKinds,
+    Wait, WaitReason,
 };
 use message::{Event, EventType, ForeignMessage, Malformed, Message, MessageId, OrderingKey, Topic};
 use serde::Deserialize;
@@ -34,6 +36,7 @@ tests::cases! { "inbox/runner/{on}/{case}":
         a_redrive_waits_for_a_process_that_knows_the_kind,
         redrives_behind_many_that_wait_are_carried_out,
         a_consumer_that_cannot_work_is_not_built,
+        a_consumer_says_what_it_waits_for,
     }
 }
 
@@ -117,6 +120,50 @@ pub(super) fn base<DB: TestDatabase>(inbox: &Inbox<DB>, broker: &Broker) -> Cons
             async move { Ok(broker.subscribe()) }
         })
         .backoff(Backoff { first: Duration::from_millis(1), max: Duration::from_millis(4) })
+}
+
+/// Goal: a consumer says why it does not settle a message: its handler runs, or it waits for the
+/// next attempt, or for the end of an outage. Oracle: the reasons in its status, with the message.
+async fn a_consumer_says_what_it_waits_for<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    for batch in BATCHES {
+        let waiting = placed(1);
+        let id = waiting.id;
+        let broker = Broker::new([]);
+        let (tries, tried) = tokio::sync::mpsc::unbounded_channel::<Result<(), HandlerError>>();
+        let tried = Arc::new(tokio::sync::Mutex::new(tried));
+        let answers = async move |_: &mut Tx<DB>, _: Placed| tried.lock().await.recv().await.unwrap();
+        let consumer = in_batches(base(&inbox, &broker).on(answers), batch).build().unwrap();
+        let status = consumer.status();
+        assert!(status.waits().is_empty() && !status.is_alive(), "it does not run yet");
+        let until = async |reason: WaitReason, error: &str| {
+            tests::eventually(reason.as_str(), async || {
+                let waits = status.waits();
+                let has = |wait: &Wait| wait.error.as_deref().unwrap_or_default().contains(error);
+                let is_it = |wait: &&Wait| wait.reason == reason && has(wait);
+                Ok(waits.iter().find(is_it).map(|wait| (wait.message, wait.messages)))
+            })
+            .await
+            .unwrap()
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(consumer.run(async move { drop(stopped.await) }));
+        assert_eq!(until(WaitReason::Message, "").await, (None, 0));
+        assert!(status.reads().is_some() && status.is_ready(Duration::from_secs(60)));
+        broker.send(Ok(waiting));
+        assert_eq!(until(WaitReason::Handler, "").await, (Some(id), 1));
+        tries.send(Err(HandlerError::retry_after(Duration::from_secs(2), "the price is wrong"))).unwrap();
+        assert_eq!(until(WaitReason::Retry, "the price is wrong").await, (Some(id), 1));
+        assert_eq!(until(WaitReason::Handler, "").await, (Some(id), 1));
+        tries.send(Err(HandlerError::unavailable("the tax office is closed"))).unwrap();
+        assert_eq!(until(WaitReason::Outage, "the tax office is closed").await, (Some(id), 1));
+        assert_eq!(until(WaitReason::Handler, "").await, (Some(id), 1));
+        tries.send(Ok(())).unwrap();
+        assert_eq!(until(WaitReason::Message, "").await, (None, 0));
+        stop.send(()).unwrap();
+        running.await.unwrap().unwrap();
+        assert!(status.waits().is_empty() && !status.is_alive(), "it has ended");
+    }
 }
 
 /// Starts a consumer that runs until the sender is used or dropped.

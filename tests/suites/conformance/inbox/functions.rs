@@ -26,6 +26,10 @@ tests::cases! { "inbox/functions/{on}/{case}":
         what_a_peer_writes_can_be_stored,
         a_dead_letter_of_a_function_is_redriven_by_the_library,
         a_redrive_is_taken_in_the_transaction_of_its_effect,
+        a_redrive_that_ends_its_process_is_given_up,
+        a_late_failure_ends_no_newer_request,
+        duplicates_lock_only_their_day,
+        deliveries_without_an_id_are_told_apart,
         failures_are_counted_until_the_message_is_admitted,
     }
 }
@@ -236,45 +240,64 @@ async fn a_dead_letter_of_a_function_is_redriven_by_the_library(database: &Datab
     assert_eq!(inbox.dead_letter_by_id(reused).await.unwrap().unwrap().reason, Reason::KeyReused);
 }
 
-/// Takes a redrive. Returns its dead letter and its payload.
-async fn take(connection: &mut PgConnection) -> Option<(Uuid, Vec<u8>)> {
-    let taken = "SELECT dead_letter, payload FROM inbox_take_redrive('billing')";
-    let row = sqlx::query(taken).fetch_optional(connection).await.unwrap()?;
+/// Begins the next redrive. Returns its request.
+async fn begin(connection: &mut PgConnection) -> Option<i64> {
+    let begun = "SELECT inbox_begin_redrive('billing')";
+    sqlx::query_scalar(begun).fetch_one(connection).await.unwrap()
+}
+
+/// Takes a redrive that was begun. Returns its dead letter and its payload.
+async fn take(connection: &mut PgConnection, request: i64) -> Option<(Uuid, Vec<u8>)> {
+    let taken = "SELECT dead_letter, payload FROM inbox_take_redrive('billing', $1)";
+    let row = sqlx::query(taken).bind(request).fetch_optional(connection).await.unwrap()?;
     Some((row.get(0), row.get(1)))
+}
+
+/// Ends a redrive that was begun. Returns whether it was open.
+async fn fail(database: &Database<Postgres>, request: i64, error: &str) -> bool {
+    let failed = sqlx::query_scalar("SELECT inbox_fail_redrive('billing', $1, $2)");
+    failed.bind(request).bind(error).fetch_one(&database.pool).await.unwrap()
+}
+
+async fn outcomes(database: &Database<Postgres>) -> Vec<String> {
+    let outcomes = "SELECT coalesce(outcome, 'open') FROM inbox_audit ORDER BY seq";
+    sqlx::query_scalar(outcomes).fetch_all(&database.admin).await.unwrap()
+}
+
+async fn request(inbox: &Inbox<Postgres>, id: DeadLetterId) {
+    let signature = Signature { actor: "ann".into(), note: "prices are back".into(), selection: None };
+    inbox.request_redrive(id, RedriveOptions::default(), &signature).await.unwrap();
 }
 
 async fn a_redrive_is_taken_in_the_transaction_of_its_effect(database: &Database<Postgres>) {
     let inbox = database.inbox().await;
-    let signature = Signature { actor: "ann".into(), note: "prices are back".into(), selection: None };
-    let request = async |id: DeadLetterId| {
-        inbox.request_redrive(id, RedriveOptions::default(), &signature).await.unwrap();
-    };
     let poison = message("poison");
     let id = store_dead_letter(&inbox, &poison, Reason::Poison).await;
-    let mut tx = database.pool.begin().await.unwrap();
-    assert!(take(&mut tx).await.is_none(), "without a request there is nothing to do");
-    tx.rollback().await.unwrap();
-    request(id).await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    assert_eq!(begin(&mut connection).await, None, "without a request there is nothing to do");
+    request(&inbox, id).await;
 
     // A process that ends in the middle leaves the request to the next one.
+    let begun = begin(&mut connection).await.unwrap();
     let mut tx = database.pool.begin().await.unwrap();
-    assert_eq!(take(&mut tx).await, Some((id.0, b"poison".to_vec())));
+    assert_eq!(take(&mut tx, begun).await, Some((id.0, b"poison".to_vec())));
+    assert_eq!(begin(&mut connection).await, None, "another process does not wait for it");
     let mut other = database.pool.begin().await.unwrap();
-    assert!(take(&mut other).await.is_none(), "another process does not wait for it");
+    assert!(take(&mut other, begun).await.is_none(), "nor take it");
     other.rollback().await.unwrap();
     tx.rollback().await.unwrap();
     assert!(inbox.dead_letter_by_id(id).await.unwrap().unwrap().resolved.is_none());
 
     // A handler that fails ends the request.
-    let failed = "SELECT inbox_fail_redrive('billing', $1, 'still broken')";
-    assert!(sqlx::query_scalar::<_, bool>(failed).bind(id.0).fetch_one(&database.pool).await.unwrap());
-    assert!(!sqlx::query_scalar::<_, bool>(failed).bind(id.0).fetch_one(&database.pool).await.unwrap());
-    request(id).await;
+    assert!(fail(database, begun, "still broken").await);
+    assert!(!fail(database, begun, "again").await);
+    request(&inbox, id).await;
+    let begun = begin(&mut connection).await.unwrap();
     let mut tx = database.pool.begin().await.unwrap();
-    assert!(take(&mut tx).await.is_some());
+    assert!(take(&mut tx, begun).await.is_some());
     Postgres::apply(&mut tx, "billing", &poison).await.unwrap();
-    assert!(take(&mut tx).await.is_none());
     tx.commit().await.unwrap();
+    assert!(take(&mut connection, begun).await.is_none());
     let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
     assert_eq!(letter.resolved.map(|(resolution, _)| resolution), Some(Resolution::Applied));
     assert!(!is_new_to_the_library(&inbox, &poison).await.unwrap());
@@ -283,16 +306,117 @@ async fn a_redrive_is_taken_in_the_transaction_of_its_effect(database: &Database
     let old = message_of(inbox.window().retained_from - Duration::from_secs(1), "old");
     let old = store_dead_letter(&inbox, &old, Reason::TooOld).await;
     let next = store_dead_letter(&inbox, &message("next"), Reason::Rejected).await;
-    request(old).await;
-    request(next).await;
-    let mut tx = database.pool.begin().await.unwrap();
-    assert_eq!(take(&mut tx).await, Some((next.0, b"next".to_vec())));
-    tx.commit().await.unwrap();
-    let outcomes = "SELECT coalesce(outcome, 'open') FROM inbox_audit ORDER BY seq";
-    let outcomes: Vec<String> = sqlx::query_scalar(outcomes).fetch_all(&database.admin).await.unwrap();
-    assert_eq!(outcomes, ["still broken", "applied", "it is refused: too_old", "applied"]);
+    request(&inbox, old).await;
+    request(&inbox, next).await;
+    let refused = begin(&mut connection).await.unwrap();
+    assert!(take(&mut connection, refused).await.is_none());
+    let begun = begin(&mut connection).await.unwrap();
+    assert_eq!(take(&mut connection, begun).await, Some((next.0, b"next".to_vec())));
+    assert_eq!(outcomes(database).await, ["still broken", "applied", "it is refused: too_old", "applied"]);
     let open = inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap();
     assert_eq!(open.iter().map(|letter| letter.id).collect::<Vec<_>>(), [old]);
+    let notes: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM inbox_attempt").fetch_one(&database.admin).await.unwrap();
+    assert_eq!(notes, 0, "whatever the end was, it is not in hand any more");
+}
+
+/// Goal: a redrive whose handler ends its process again and again does not keep the consumer from
+/// its queue. Oracle: the sixth process begins the next request, and the first one has the reason.
+async fn a_redrive_that_ends_its_process_is_given_up(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let killer = store_dead_letter(&inbox, &message("killer"), Reason::Poison).await;
+    let other = store_dead_letter(&inbox, &message("other"), Reason::Poison).await;
+    request(&inbox, killer).await;
+    request(&inbox, other).await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    for _ in 0..5 {
+        let begun = begin(&mut connection).await.unwrap();
+        let mut tx = database.pool.begin().await.unwrap();
+        assert_eq!(take(&mut tx, begun).await, Some((killer.0, b"killer".to_vec())));
+        tx.rollback().await.unwrap();
+    }
+    let begun = begin(&mut connection).await.unwrap();
+    assert_eq!(take(&mut connection, begun).await, Some((other.0, b"other".to_vec())));
+    let ended = outcomes(database).await;
+    assert!(ended[0].starts_with("five processes ended") && ended[1] == "applied", "{ended:?}");
+    assert!(inbox.dead_letter_by_id(killer).await.unwrap().unwrap().resolved.is_none());
+
+    // An operator may ask again, and then it is counted from the beginning.
+    request(&inbox, killer).await;
+    let begun = begin(&mut connection).await.unwrap();
+    assert!(take(&mut connection, begun).await.is_some());
+}
+
+/// Goal: a process that reports late does not end what an operator has asked for since. Oracle: the
+/// outcomes.
+async fn a_late_failure_ends_no_newer_request(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let id = store_dead_letter(&inbox, &message("flaky"), Reason::Poison).await;
+    request(&inbox, id).await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let first = begin(&mut connection).await.unwrap();
+    // Another process ends the request, and an operator asks again.
+    assert!(fail(database, first, "applied").await);
+    request(&inbox, id).await;
+    assert!(!fail(database, first, "late").await);
+    // No error looks like the word of a closed dead letter.
+    assert_eq!(outcomes(database).await, ["it failed: applied", "open"]);
+    let second = begin(&mut connection).await.unwrap();
+    assert!(take(&mut connection, second).await.is_some());
+}
+
+/// Goal: a session that has seen many duplicates holds no lock on other days while its transaction
+/// is open: their partitions can be dropped. Oracle: the locks of the session.
+async fn duplicates_lock_only_their_day(database: &Database<Postgres>) {
+    drop(database.inbox().await);
+    let mut connection = database.pool.acquire().await.unwrap();
+    let (seen, dead) = (message("seen"), message("dead"));
+    assert_eq!(admit(&mut connection, &seen).await.unwrap(), "new");
+    store(database, &dead, "poison").await;
+    for (again, answer) in [(&seen, "duplicate"), (&dead, "dead_letter")] {
+        // PostgreSQL keeps a plan after five runs.
+        for _ in 0..7 {
+            assert_eq!(admit(&mut connection, again).await.unwrap(), answer);
+        }
+    }
+    sqlx::query("BEGIN").execute(&mut *connection).await.unwrap();
+    assert_eq!(admit(&mut connection, &seen).await.unwrap(), "duplicate");
+    let locked =
+        "SELECT count(DISTINCT c.relname) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+        WHERE l.pid = pg_backend_pid() AND c.relname ~ '^inbox_message_[0-9]{8}$'";
+    let locked: i64 = sqlx::query_scalar(locked).fetch_one(&mut *connection).await.unwrap();
+    assert_eq!(locked, 1);
+    sqlx::query("ROLLBACK").execute(&mut *connection).await.unwrap();
+}
+
+/// Goal: no delivery without an id hides another one. Oracle: those that differ in one part are
+/// several dead letters, and a copy is counted.
+async fn deliveries_without_an_id_are_told_apart(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let store = async |with: &str| -> Uuid {
+        let statement = format!(
+            "SELECT inbox_store_dead_letter('billing', NULL, 'orders', payload => 'x', reason => 'malformed',
+            error => 'no id', {with})"
+        );
+        sqlx::query_scalar(sqlx::AssertSqlSafe(statement)).fetch_one(&database.pool).await.unwrap()
+    };
+    let mut all = std::collections::BTreeSet::new();
+    let parts = [
+        "kind => NULL, content_type => NULL",
+        "kind => 'a', content_type => NULL",
+        "kind => NULL, content_type => 'a'",
+        "kind => NULL, content_type => NULL, key => 'a'",
+        "kind => NULL, content_type => NULL, source => 'a'",
+        "kind => NULL, content_type => NULL, made_at => 'a'",
+        "kind => NULL, content_type => NULL, traceparent => 'a'",
+        "kind => NULL, content_type => NULL, tracestate => 'a'",
+        r#"kind => NULL, content_type => NULL, headers => '{"amqp.message_id": "a"}'"#,
+    ];
+    for with in parts {
+        assert!(all.insert(store(with).await), "{with}");
+    }
+    assert!(!all.insert(store(parts[0]).await), "a copy");
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), parts.len());
 }
 
 async fn failures_are_counted_until_the_message_is_admitted(database: &Database<Postgres>) {

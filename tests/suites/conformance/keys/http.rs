@@ -39,6 +39,11 @@ tests::cases! { "keys/http/{on}/{case}":
         a_leased_request_that_failed_gives_its_key_back,
         a_request_waits_for_another_one_where_the_route_allows_it,
         a_route_may_let_requests_wait_without_a_limit,
+        a_request_that_waits_gets_the_outcome_of_another_process,
+        a_request_that_waits_runs_when_the_first_one_has_failed,
+        a_request_waits_no_longer_than_its_route_allows,
+        requests_that_wait_are_bounded_and_hold_no_connection,
+        a_client_that_is_gone_frees_its_place,
         without_a_key_an_optional_route_runs_each_time,
         a_transaction_that_outlives_its_handler_is_rolled_back,
         a_transaction_that_its_handler_ended_is_an_error,
@@ -46,6 +51,7 @@ tests::cases! { "keys/http/{on}/{case}":
     }
     on_postgres {
         a_hundred_requests_at_once_run_once,
+        a_hundred_requests_that_wait_get_the_stored_response,
         a_service_whose_database_is_away_says_when_to_come_again,
     }
 }
@@ -142,6 +148,10 @@ async fn charge(
     shop.calls.lock().await.push(format!("{} {attempt}", id.key()));
     match headers.get("x-do").map_or("", |value| value.to_str().unwrap()) {
         "wait" => shop.go.acquire().await.unwrap().forget(),
+        "wait, fail" => {
+            shop.go.acquire().await.unwrap().forget();
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
         "block" => {
             let go = || tokio::runtime::Handle::current().block_on(shop.go.acquire()).unwrap().forget();
             tokio::task::block_in_place(go);
@@ -528,6 +538,143 @@ async fn a_request_waits_for_another_one_where_the_route_allows_it<DB: Keys>(db:
     let second = second.await.unwrap();
     assert!(second.is_replayed() && second.body == b"charged", "{second:?}");
     assert_eq!(*app.shop.calls.lock().await, ["k 1"]);
+}
+
+/// Opens a handle whose process has this many places to wait, and a layer for charges that waits a
+/// minute.
+async fn waiting<DB: Keys>(
+    pool: &sqlx::Pool<DB>,
+    options: KeyOptions,
+) -> (IdempotencyKeys<DB>, IdempotencyLayer<DB>) {
+    let keys = IdempotencyKeys::open(pool.clone(), options).await.unwrap();
+    let charges = IdempotencyLayer::leased(keys.clone(), "/charges", tenant).unwrap();
+    (keys, charges.wait_max(Duration::from_secs(60)))
+}
+
+async fn waits<DB: Keys>(keys: &IdempotencyKeys<DB>, count: usize) {
+    let what = format!("{count} requests wait");
+    tests::eventually(&what, async || Ok((keys.waiters() == count).then_some(()))).await.unwrap();
+}
+
+async fn a_request_that_waits_gets_the_outcome_of_another_process<DB: Keys>(db: Database<DB>) {
+    let here = app(&db, |layers| layers).await;
+    let first = tokio::spawn(here.send(Ask { order: "wait", ..CHARGE }));
+    here.called().await;
+    let (keys, charges) = waiting(&db.service, KeyOptions::default()).await;
+    let there = app(&db, |(orders, _)| (orders, charges)).await;
+    let second = tokio::spawn(there.send(CHARGE));
+    waits(&keys, 1).await;
+    here.shop.go.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 200);
+    let second = second.await.unwrap();
+    assert!(second.is_replayed() && second.body == b"charged", "{second:?}");
+    assert_eq!((here.calls().await, there.calls().await, keys.waiters()), (1, 0, 0));
+}
+
+async fn a_request_that_waits_runs_when_the_first_one_has_failed<DB: Keys>(db: Database<DB>) {
+    let (keys, charges) = waiting(&db.service, KeyOptions::default()).await;
+    let app = app(&db, |(orders, _)| (orders, charges)).await;
+    // It answers 503 once it may go on.
+    let first = tokio::spawn(app.send(Ask { order: "wait, fail", ..CHARGE }));
+    app.called().await;
+    let second = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    waits(&keys, 1).await;
+    app.shop.go.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 503);
+    // While it runs itself, it waits for nobody.
+    tests::eventually("the second one runs", async || Ok((app.calls().await == 2).then_some(())))
+        .await
+        .unwrap();
+    waits(&keys, 0).await;
+    app.shop.go.add_permits(1);
+    let second = second.await.unwrap();
+    assert_eq!((second.status, second.is_replayed()), (200, false));
+    assert_eq!(*app.shop.calls.lock().await, ["k 1", "k 2"]);
+}
+
+async fn a_request_waits_no_longer_than_its_route_allows<DB: Keys>(db: Database<DB>) {
+    let limit = Duration::from_millis(300);
+    let app = app(&db, |(orders, charges)| (orders, charges.wait_max(limit))).await;
+    let first = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    app.called().await;
+    let begun_at = std::time::Instant::now();
+    let second = app.send(CHARGE).await;
+    assert!(begun_at.elapsed() >= limit);
+    assert_eq!((second.status, second.code().as_str()), (409, "idempotency_key_in_flight"));
+    let after: u64 = second.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&after), "{after}");
+    app.shop.go.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 200);
+}
+
+/// Goal: any number of repeated requests takes a bounded number of places, and none of the pool's
+/// connections. Oracle: those above the limits get 409 at once, and a request with another key is
+/// answered although the pool has one connection.
+async fn requests_that_wait_are_bounded_and_hold_no_connection<DB: Keys>(db: Database<DB>) {
+    let connect = db.service.connect_options();
+    let one = sqlx::pool::PoolOptions::<DB>::new().max_connections(1);
+    let pool = one.connect_with((*connect).clone()).await.unwrap();
+    let (keys, charges) = waiting(&pool, KeyOptions::default().waiters_max(3).waiters_per_key_max(2)).await;
+    let app = app(&db, |(orders, _)| (orders, charges)).await;
+    let charge = |key, order| app.send(Ask { key, order, ..CHARGE });
+    let mut first = Vec::new();
+    for key in ["a", "b"] {
+        first.push(tokio::spawn(charge(key, "wait")));
+        tests::eventually("it runs", async || Ok((app.calls().await == first.len()).then_some(())))
+            .await
+            .unwrap();
+    }
+    let mut waiting = vec![tokio::spawn(charge("a", "")), tokio::spawn(charge("a", ""))];
+    waits(&keys, 2).await;
+    let refused = charge("a", "").await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "idempotency_key_in_flight"));
+    assert!(refused.header("retry-after").is_some());
+    waiting.push(tokio::spawn(charge("b", "")));
+    waits(&keys, 3).await;
+    assert_eq!(charge("b", "").await.status, 409, "the process has no place left");
+    assert_eq!(charge("c", "").await.status, 200, "what need not wait runs");
+    app.shop.go.add_permits(2);
+    for first in first {
+        assert_eq!(first.await.unwrap().status, 200);
+    }
+    for waiting in waiting {
+        let answer = waiting.await.unwrap();
+        assert!(answer.is_replayed() && answer.body == b"charged", "{answer:?}");
+    }
+    assert_eq!((app.calls().await, keys.waiters()), (3, 0));
+    pool.close().await;
+}
+
+async fn a_client_that_is_gone_frees_its_place<DB: Keys>(db: Database<DB>) {
+    let (keys, charges) = waiting(&db.service, KeyOptions::default().waiters_max(1)).await;
+    let app = app(&db, |(orders, _)| (orders, charges)).await;
+    let first = tokio::spawn(app.send(Ask { order: "wait", ..CHARGE }));
+    app.called().await;
+    let gone = tokio::spawn(app.send(CHARGE));
+    waits(&keys, 1).await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    waits(&keys, 0).await;
+    let third = tokio::spawn(app.send(CHARGE));
+    waits(&keys, 1).await;
+    app.shop.go.add_permits(1);
+    assert_eq!(first.await.unwrap().status, 200);
+    assert!(third.await.unwrap().is_replayed());
+    assert_eq!(app.calls().await, 1);
+}
+
+async fn a_hundred_requests_that_wait_get_the_stored_response(db: Database<Postgres>) {
+    let keys = IdempotencyKeys::open(db.service.clone(), KeyOptions::default().waiters_per_key_max(100));
+    let orders = IdempotencyLayer::transactional(keys.await.unwrap(), "/orders", tenant).unwrap();
+    let app = app(&db, |(_, charges)| (orders.wait_max(Duration::from_secs(60)), charges)).await;
+    let racing: Vec<_> = (0..100).map(|_| tokio::spawn(app.send(ASK))).collect();
+    let mut ran = 0;
+    for racer in racing {
+        let answer = racer.await.unwrap();
+        assert_eq!(answer.status, 201, "{answer:?}");
+        ran += usize::from(!answer.is_replayed());
+    }
+    assert_eq!((ran, all_effects(&db).await), (1, 1));
 }
 
 async fn a_route_may_let_requests_wait_without_a_limit<DB: Keys>(db: Database<DB>) {

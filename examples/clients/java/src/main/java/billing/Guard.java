@@ -13,7 +13,7 @@ import java.util.concurrent.TimeUnit;
 
 /** The inbox guard around a handler, and the loop that feeds it from RabbitMQ. */
 public interface Guard {
-    int ATTEMPTS_MAX = 5;
+    int ATTEMPTS_MAX = 10;
 
     /** The outcomes after which nothing is left to do. */
     List<String> DONE = List.of("new", "duplicate", "dead_letter");
@@ -57,9 +57,13 @@ public interface Guard {
         channel.basicQos(16);
         BlockingQueue<Delivery> waiting = new LinkedBlockingQueue<>();
         channel.basicConsume(queue, (tag, delivery) -> waiting.add(delivery), tag -> channel.abort());
-        for (long due = System.nanoTime(); channel.isOpen(); ) {
-            if (System.nanoTime() - due >= 0) {
+        long daysDue = System.nanoTime();
+        for (long due = daysDue; channel.isOpen(); ) {
+            if (System.nanoTime() - daysDue >= 0) {
                 createDays();
+                daysDue = System.nanoTime() + TimeUnit.HOURS.toNanos(1);
+            }
+            if (System.nanoTime() - due >= 0) {
                 while (redrive()) {}
                 due = System.nanoTime() + TimeUnit.SECONDS.toNanos(5);
             }
@@ -70,8 +74,8 @@ public interface Guard {
             String topic = delivery.getEnvelope().getRoutingKey();
             Message message = Message.read(topic, delivery.getProperties(), delivery.getBody());
             String outcome;
-            while ((outcome = apply(message)).equals("again")) {
-                TimeUnit.SECONDS.sleep(1);
+            for (long pause = 1; (outcome = apply(message)).equals("again"); pause = Math.min(2 * pause, 60)) {
+                TimeUnit.SECONDS.sleep(pause);
             }
             channel.basicAck(delivery.getEnvelope().getDeliveryTag(), false); // After the commit.
             System.out.println(message.id() + " " + outcome);

@@ -109,26 +109,28 @@ public final class JdbcBilling implements Guard {
 
     @Override
     public boolean redrive() throws Exception {
-        UUID[] letter = new UUID[1];
+        Object request = one(connection, "SELECT inbox_begin_redrive(?)", consumer);
+        if (request == null) {
+            return false;
+        }
         try {
             return transaction(connection, () -> {
-                String take = "SELECT * FROM inbox_take_redrive(?)";
+                String take = "SELECT * FROM inbox_take_redrive(?, ?)";
                 try (PreparedStatement statement = connection.prepareStatement(take)) {
                     statement.setString(1, consumer);
+                    statement.setObject(2, request);
                     ResultSet row = statement.executeQuery();
-                    if (!row.next()) {
-                        return false;
+                    if (row.next()) {
+                        handler.handle(connection, message(row));
                     }
-                    letter[0] = row.getObject("dead_letter", UUID.class);
-                    handler.handle(connection, message(row));
                     return true;
                 }
             });
         } catch (Exception failure) {
-            if (letter[0] == null || Guard.isLost(failure)) {
+            if (Guard.isLost(failure)) {
                 throw failure;
             }
-            one(connection, "SELECT inbox_fail_redrive(?, ?, ?)", consumer, letter[0], Message.clean(failure));
+            one(connection, "SELECT inbox_fail_redrive(?, ?, ?)", consumer, request, Message.clean(failure));
             return true;
         }
     }

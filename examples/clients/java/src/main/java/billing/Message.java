@@ -56,6 +56,9 @@ public record Message(
             id = null;
             problem = "a chunk of a larger message";
         }
+        if (id == null) {
+            headers.put("amqp.message_id", clean(properties.getMessageId()));
+        }
         String type = properties.getContentType();
         return new Message(
                 clean(topic),

@@ -4,7 +4,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import java.util.concurrent.atomic.AtomicReference;
 import javax.sql.DataSource;
 import org.springframework.context.annotation.AnnotationConfigApplicationContext;
 import org.springframework.context.annotation.Bean;
@@ -47,18 +46,15 @@ public class SpringBilling {
             return verdict;
         }
 
-        /** Takes a redrive and has its effect. Notes the dead letter, for the case of an error. */
-        public boolean redrive(AtomicReference<UUID> letter, Handler handler) throws Exception {
-            String take = "SELECT * FROM inbox_take_redrive(?)";
-            List<Message> taken = jdbc.query(take, (row, number) -> {
-                letter.set(row.getObject("dead_letter", UUID.class));
-                return JdbcBilling.message(row);
-            }, CONSUMER);
+        /** Takes a redrive that was begun, and has its effect. */
+        public void redrive(Long request, Handler handler) throws Exception {
+            String take = "SELECT * FROM inbox_take_redrive(?, ?)";
+            List<Message> taken =
+                    jdbc.query(take, (row, number) -> JdbcBilling.message(row), CONSUMER, request);
             for (Message message : taken) {
                 handler.handle(jdbc, message);
                 jdbc.execute("SELECT 1");
             }
-            return !taken.isEmpty();
         }
     }
 
@@ -125,17 +121,21 @@ public class SpringBilling {
 
         @Override
         public boolean redrive() throws Exception {
-            AtomicReference<UUID> letter = new AtomicReference<>();
+            String begin = "SELECT inbox_begin_redrive(?)";
+            Long request = jdbc.queryForObject(begin, Long.class, CONSUMER);
+            if (request == null) {
+                return false;
+            }
             try {
-                return inbox.redrive(letter, handler);
+                inbox.redrive(request, handler);
             } catch (Exception failure) {
-                if (letter.get() == null || Guard.isLost(failure)) {
+                if (Guard.isLost(failure)) {
                     throw failure;
                 }
                 String failed = "SELECT inbox_fail_redrive(?, ?, ?)";
-                jdbc.queryForList(failed, CONSUMER, letter.get(), Message.clean(failure));
-                return true;
+                jdbc.queryForList(failed, CONSUMER, request, Message.clean(failure));
             }
+            return true;
         }
     }
 

@@ -20,6 +20,9 @@ import org.junit.jupiter.api.Test;
 abstract class ClientTest {
     static final String URL = Guard.jdbcUrl(System.getenv("DATABASE_URL"));
 
+    private static final String ASK =
+            "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer) VALUES ('ann', '', 'redrive', ?::uuid, ?)";
+
     private static long last = System.currentTimeMillis() * 1000;
 
     /** What a handler does; each client runs it with its own kind of transaction. */
@@ -181,18 +184,34 @@ abstract class ClientTest {
         Guard guard = guard(Behaviour.BILL);
         query("INSERT INTO blocked_customer VALUES (?)", message.key());
         assertEquals("rejected", apply(message));
-        String ask =
-                "INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer) VALUES ('ann', '', 'redrive', ?::uuid, ?)";
-        query(ask, letter(message, "id"), consumer());
+        query(ASK, letter(message, "id"), consumer());
         assertTrue(guard.redrive());
         assertNull(letter(message, "resolution"));
         query("DELETE FROM blocked_customer WHERE name = ?", message.key());
-        query(ask, letter(message, "id"), consumer());
+        query(ASK, letter(message, "id"), consumer());
         assertTrue(guard.redrive());
         assertFalse(guard.redrive());
         assertEquals("applied", letter(message, "resolution"));
         assertEquals("duplicate", apply(message));
         assertEquals(1, invoices(number));
+    }
+
+    @Test
+    void aRedriveThatEndsItsProcessIsGivenUp() throws Exception {
+        Message message = placed(order(), "ann");
+        assertEquals("rejected", apply(message, Behaviour.REJECT));
+        query(ASK, letter(message, "id"), consumer());
+        for (int process = 1; process <= 5; process++) {
+            Guard doomed = guard(Behaviour.KILL);
+            assertTrue(Guard.isLost(assertThrows(Exception.class, doomed::redrive)));
+        }
+        assertFalse(guard(Behaviour.BILL).redrive(), "the next process goes on");
+        String outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = ?::uuid";
+        assertTrue(query(outcome, letter(message, "id")).toString().startsWith("five processes ended"));
+        assertNull(letter(message, "resolution"));
+        query(ASK, letter(message, "id"), consumer());
+        assertTrue(guard(Behaviour.BILL).redrive(), "an operator may ask again");
+        assertEquals("applied", letter(message, "resolution"));
     }
 
     @Test
