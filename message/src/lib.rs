@@ -9,11 +9,14 @@
 //! | `id` | [`MessageId`], a UUIDv7 that carries its generation time |
 //! | [`token`] | [`Token`](token::Token): an identity and its time; windows of accepted times; generators of ids |
 //! | `tenant` | [`Tenant`]: the tenant or account that a message or a request is for |
+//! | `consumer` | [`ConsumerName`], [`DeadLetterId`]: a consumer, and the id of a message that it gave up |
 //! | `text` | validated names: [`Topic`], [`OrderingKey`], [`EventType`], [`Source`], [`ContentType`] |
 //! | `header` | [`Headers`]: free, validated name/value pairs |
 //! | `trace` | [`TraceContext`]: W3C trace context |
 //! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
 //! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | `new_message`, `into_message` | [`NewMessage`]: a message that a producer builds; [`IntoMessage`]: everything that can be enqueued |
+//! | `identity` | [`Difference`]: compares a message with the one that has its id |
 //! | [`canonical_json`] | one text for every way of writing the same JSON |
 //! | [`addresses`] | connects to a host that has several addresses |
 //! | [`host_list`] | reads URLs that name several hosts |
@@ -44,6 +47,7 @@ mod backoff;
 pub mod canonical_json;
 mod chunk;
 pub mod cloudevents;
+mod consumer;
 pub mod crash_points;
 pub mod error_text;
 mod event;
@@ -53,10 +57,13 @@ mod foreign;
 mod header;
 pub mod host_list;
 mod id;
+mod identity;
+mod into_message;
 mod limits;
 pub mod loopback;
 mod message;
 mod metric;
+mod new_message;
 mod proof;
 mod publisher;
 mod runtime;
@@ -82,15 +89,23 @@ pub use backoff::{Backoff, jittered};
 pub use chunk::{
     CHUNK_ATTRIBUTES, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, CHUNKS_MAX, Chunk, InvalidChunk,
 };
+pub use consumer::{ConsumerName, DeadLetterId};
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
 pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
 pub use foreign::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
+pub use identity::Difference;
+#[doc(hidden)]
+pub use identity::{Stored, VaryingHeaders, digest, list_differences};
+pub use into_message::IntoMessage;
 pub use limits::{Oversize, OversizePart, SizeLimit};
 pub use message::Message;
 pub use metric::{Metric, MetricKind};
+#[doc(hidden)]
+pub use new_message::Prepared;
+pub use new_message::{InvalidMessage, NewMessage};
 pub use proof::Committed;
 pub use publisher::{
     CONNECT_MAX_DEFAULT, Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt,

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use message::MessageId;
+use message::{MessageId, Prepared, Stored};
 use migrations::{Backend, Identifier};
 use sqlx::Pool;
 use sqlx::pool::PoolOptions;
 use time::OffsetDateTime;
 
 use crate::connect::InvalidUrl;
-use crate::identity::Stored;
-use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::pool_error::PoolError;
 use crate::transaction::UnknownCommit;

@@ -3,13 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use message::MessageId;
 use message::token::{Drift, DriftWindow};
+use message::{MessageId, Prepared};
 use time::OffsetDateTime;
 
 use crate::dialect::Dialect;
 use crate::enqueue_error::EnqueueError;
-use crate::new_message::Prepared;
 use crate::telemetry;
 
 /// Maximum age of a reading of the database's clock. A refusal always uses a new reading.

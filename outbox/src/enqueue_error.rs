@@ -3,12 +3,10 @@
 use std::error::Error;
 
 use message::token::{Drift, MintError};
-use message::{Fault, MessageId, Oversize, Topic};
+use message::{Difference, Fault, InvalidMessage, MessageId, Oversize, Topic, list_differences};
 use migrations::SqlErrorKind;
 use time::OffsetDateTime;
 
-use crate::identity::{Difference, list};
-use crate::new_message::InvalidMessage;
 use crate::remedy::Remedy;
 
 /// Why a message was not enqueued. Roll the transaction back: otherwise its business rows commit
@@ -72,7 +70,7 @@ pub enum EnqueueError {
     #[error(
         "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: \
          derive it from everything that defines the message, or use a new id",
-        list(.differs)
+        list_differences(.differs)
     )]
     IdReused {
         /// The id.

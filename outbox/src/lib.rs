@@ -3,12 +3,9 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`IntoMessage`] | everything that can be enqueued: a message or an event |
-//! | `new_message` | [`NewMessage`]: a message that a producer builds |
 //! | `producer` | [`Outbox`]: enqueues in the caller's transaction |
 //! | `transaction` | [`OutboxTransaction`], [`Outbox::transaction`]: transactions that cannot lose a message |
 //! | `enqueue_error` | [`EnqueueError`]; [`Remedy`]: what to do about it |
-//! | `identity` | [`Difference`]: compares a message with the one that has its id |
 //! | [`nodes`] | [`NodeIds`](nodes::NodeIds): ids that name the node that made them |
 //! | [`telemetry`] | all metrics |
 //! | [`trace`] | [`Capture`](trace::Capture): the trace context at the time of enqueueing |
@@ -40,9 +37,6 @@ mod dialect;
 mod drift;
 mod enqueue_error;
 mod failure;
-mod identity;
-mod into_message;
-mod new_message;
 pub mod nodes;
 mod pool;
 mod pool_error;
@@ -69,9 +63,7 @@ pub use begin::begin_on;
 pub use bounded::{Bounded, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN, no_answer};
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
-pub use identity::Difference;
-pub use into_message::IntoMessage;
-pub use new_message::{InvalidMessage, NewMessage};
+pub use message::{Difference, IntoMessage, InvalidMessage, NewMessage};
 #[doc(hidden)]
 pub use pool::own_pool_options;
 pub use pool::{pool, pool_options, pool_with};

@@ -5,16 +5,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use message::token::{DriftWindow, IdGenerator, MintError, ProcessIds};
-use message::{MessageId, SizeLimit, Topic, TraceContext};
+use message::{IntoMessage, MessageId, NewMessage, Prepared, SizeLimit, Topic, TraceContext, VaryingHeaders};
 use migrations::Identifier;
 use sqlx::Transaction;
 
 use crate::dialect::{Dialect, Requires};
 use crate::drift::DriftGuard;
 use crate::enqueue_error::EnqueueError;
-use crate::identity::VaryingHeaders;
-use crate::into_message::IntoMessage;
-use crate::new_message::{NewMessage, Prepared};
 use crate::store::{self, Batch};
 use crate::trace::{Capture, TaskLocal};
 use crate::transaction::RetryPolicy;

@@ -2,15 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use message::MessageId;
 use message::crash_points::reached;
+use message::{Difference, MessageId, Prepared, Stored, VaryingHeaders};
 
 use crate::crash_points;
 use crate::dialect::{Dialect, Inserted, Requires};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_missing_table;
-use crate::identity::{Difference, Stored, VaryingHeaders};
-use crate::new_message::Prepared;
 use crate::producer::{Enqueued, OnDuplicate, ProducerOptions};
 use crate::telemetry;
 

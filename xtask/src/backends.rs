@@ -62,6 +62,8 @@ struct Tool {
 /// The extent of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
+    /// The server that the examples with other drivers use.
+    Database,
     /// The servers that the clients in other languages use.
     Clients,
     /// The servers that the gate tests against.
@@ -73,6 +75,7 @@ pub(crate) enum Extent {
 impl Extent {
     fn services(self) -> &'static [Name] {
         match self {
+            Self::Database => &[Name::Postgres],
             Self::Clients => &[Name::Postgres, Name::Rabbitmq],
             Self::Services => &[Name::Postgres, Name::Kafka, Name::Rabbitmq, Name::Sqs],
             Self::Everything => &Name::ALL,
@@ -81,7 +84,7 @@ impl Extent {
 
     fn tools(self) -> &'static [ToolKind] {
         match self {
-            Self::Clients | Self::Services => &[],
+            Self::Database | Self::Clients | Self::Services => &[],
             Self::Everything => &TOOLS,
         }
     }

@@ -1,6 +1,5 @@
 //! The task runner of laptop and CI: `cargo xtask <task>`.
 
-mod adapter;
 mod backends;
 mod bench;
 mod cargo;
@@ -15,6 +14,7 @@ mod fuzz;
 mod git;
 mod measure;
 mod mutants;
+mod outside;
 mod package;
 mod part;
 mod report;

@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 19] = [
+const LIBRARIES: [&str; 20] = [
     "adopt",
     "brokers",
     "checker",
@@ -28,6 +28,7 @@ const LIBRARIES: [&str; 19] = [
     "proxy",
     "relay",
     "saga",
+    "statements",
     "testkit",
     "web",
 ];

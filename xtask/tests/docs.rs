@@ -99,7 +99,9 @@ const NOT_COMPILED: &str = "docs/operations/metrics.md";
 #[test]
 fn code_in_the_documentation_stands_in_examples() {
     let root = root();
-    let known = ["examples/src", "examples/tests", "src"].map(|folder| sources(&root.join(folder))).concat();
+    let known = ["examples/src", "examples/tests", "examples/drivers/src", "src"]
+        .map(|folder| sources(&root.join(folder)))
+        .concat();
     let mut paragraphs = 0;
     for page in pages(&root) {
         let text = fs::read_to_string(root.join(&page)).expect("a text");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use message::{Message, MessageId};
+use message::{Message, MessageId, Prepared, Stored};
 use migrations::Identifier;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgPoolOptions, PgRow};
@@ -13,8 +13,6 @@ use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, postgres_options};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
-use crate::identity::Stored;
-use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::pool_error::PoolError;
 use crate::postgres::nodes;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use message::{Fingerprint, MessageId};
+use message::{Fingerprint, MessageId, Prepared, Stored, digest};
 use migrations::{Backend as _, Identifier, SqlErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
 use sqlx::{Connection as _, Executor, Row as _, Sqlite, SqliteConnection, SqlitePool};
@@ -12,8 +12,6 @@ use time::OffsetDateTime;
 
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
-use crate::identity::{Stored, digest};
-use crate::new_message::Prepared;
 use crate::nodes::HeldNumber;
 use crate::pool_error::PoolError;
 use crate::sqlite::clock::{ID_OF_NOW, NOW, micros};

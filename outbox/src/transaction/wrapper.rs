@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 
 use message::crash_points::reached;
-use message::{MessageId, TraceContext};
+use message::{IntoMessage, MessageId, NewMessage, Prepared, TraceContext};
 use migrations::SqlErrorKind;
 use migrations::own_transaction::roll_back;
 use sqlx::{Pool, Transaction};
@@ -15,8 +15,6 @@ use crate::crash_points;
 use crate::dialect::{Dialect, Requires};
 use crate::enqueue_error::EnqueueError;
 use crate::failure::is_aborted_transaction;
-use crate::into_message::IntoMessage;
-use crate::new_message::{NewMessage, Prepared};
 use crate::producer::{Enqueued, Outbox};
 use crate::store::{self, Batch};
 use crate::transaction::commit::{CommitError, UnknownCommit};

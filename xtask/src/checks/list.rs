@@ -6,11 +6,10 @@ use super::{
     suites::{self, Cases},
 };
 use crate::{
-    adapter,
     backends::{Backends, Extent as Backing},
     bench,
     cargo::{cargo, step},
-    clients, demo, deny, features, fuzz, mutants, package,
+    clients, demo, deny, features, fuzz, mutants, outside, package,
     require::Require,
     services::Name,
     storm, workspace,
@@ -65,7 +64,7 @@ pub(super) struct Check {
 }
 
 /// In the order in which they are listed; quick failures first.
-pub(super) const ALL: [Check; 32] = [
+pub(super) const ALL: [Check; 33] = [
     Check {
         name: "fmt",
         place: Place::Gate,
@@ -73,7 +72,11 @@ pub(super) const ALL: [Check; 32] = [
         needs: Needs::Nothing,
         run: |_| {
             step("formatting", &mut cargo(["fmt", "--all", "--check"])?)?;
-            Ok(step("formatting of the adapter", &mut adapter::cargo(["fmt", "--check"])?).into())
+            for example in outside::ALL {
+                let what = format!("formatting of examples/{example}");
+                step(&what, &mut outside::cargo(example, ["fmt", "--check"])?)?;
+            }
+            Ok(Outcome::passed())
         },
     },
     Check {
@@ -172,10 +175,16 @@ pub(super) const ALL: [Check; 32] = [
         why: "an adapter outside the workspace passes the conformance kit: a workspace of its own to build",
         needs: Needs::Nothing,
         run: |_| {
-            let lints = ["clippy", "--all-targets", "--", "-D", "warnings"];
-            step("lints of the adapter", &mut adapter::cargo(lints)?)?;
-            suites::adapter()
+            step("lints of the adapter", &mut outside::cargo(outside::ADAPTER, LINTS)?)?;
+            suites::outside(outside::ADAPTER, &Backends::none()?)
         },
+    },
+    Check {
+        name: "drivers",
+        place: Place::Night,
+        why: "Diesel, diesel-async, SeaORM and tokio-postgres on PostgreSQL: four drivers to build",
+        needs: Needs::Services,
+        run: |_| drivers(),
     },
     Check {
         name: "package",
@@ -362,6 +371,17 @@ const MODEL: &str = "model";
 
 /// The beginning of the name of the test that needs promtool.
 const PROMTOOL: &str = "promtool_";
+
+/// The lints of an example outside the workspace.
+const LINTS: [&str; 5] = ["clippy", "--all-targets", "--", "-D", "warnings"];
+
+/// Runs the examples with other drivers. PostgreSQL is never optional.
+fn drivers() -> Result<Outcome, String> {
+    step("lints of the drivers", &mut outside::cargo(outside::DRIVERS, LINTS)?)?;
+    let backends = Backends::up(Backing::Database)?;
+    backends.require(&Require::These(vec![Name::Postgres]))?;
+    suites::outside(outside::DRIVERS, &backends)
+}
 
 /// Runs the clients in other languages. Their services are never optional.
 fn clients() -> Result<Outcome, String> {

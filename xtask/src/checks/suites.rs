@@ -6,11 +6,10 @@ use super::{
     programs::{Programs, TestProgram},
 };
 use crate::{
-    adapter,
     backends::Backends,
     cargo::cargo,
     cargo_output::{Suite, Suites},
-    report,
+    outside, report,
     require::Require,
 };
 use std::{
@@ -89,9 +88,11 @@ pub(super) fn doc_tests() -> Result<Outcome, String> {
     run_cargo(cargo(["test", "--workspace", "--doc", "--no-fail-fast"])?)
 }
 
-/// Runs the conformance suite on an adapter outside the workspace.
-pub(super) fn adapter() -> Result<Outcome, String> {
-    run_cargo(adapter::cargo(["test", "--no-fail-fast"])?)
+/// Runs the tests of an example outside the workspace.
+pub(super) fn outside(example: &str, backends: &Backends) -> Result<Outcome, String> {
+    let mut command = outside::cargo(example, ["test", "--no-fail-fast"])?;
+    backends.hand_over(&mut command)?;
+    run_cargo(command)
 }
 
 fn command(program: &TestProgram, programs: &Programs, options: &Options) -> Command {

@@ -20,12 +20,13 @@ const GUARANTEES: &str = "docs/guarantees.md";
 const UNIT: &str = " (unit)";
 
 /// The other binaries, and the folders with their cases.
-const SUITES: [(&str, &[&str]); 12] = [
+const SUITES: [(&str, &[&str]); 13] = [
     ("brokers", &["tests/suites/brokers", "testkit/conformance/src"]),
     ("canary", &["tests/suites/canary"]),
     ("clients", &["xtask/src/clients"]),
     ("conformance", &["tests/suites/conformance"]),
     ("disruptive", &["tests/suites/disruptive"]),
+    ("drivers", &["examples/drivers/tests/drivers"]),
     ("end_to_end", &["tests/suites/end_to_end"]),
     ("examples", &["tests/suites/examples"]),
     ("shredding", &["examples/tests"]),

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use message::{Fingerprint, Message, MessageId};
+use crate::fingerprint::Fingerprint;
+use crate::id::MessageId;
+use crate::message::Message;
 
 /// A part in which a message differs from the one that was enqueued before under its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +36,9 @@ impl fmt::Display for Difference {
 const SHOWN_MAX: usize = 4;
 
 /// Lists differences for an error text.
-pub(crate) fn list(differences: &[Difference]) -> String {
+#[doc(hidden)]
+#[must_use]
+pub fn list_differences(differences: &[Difference]) -> String {
     let shown: Vec<String> = differences.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
     let more = if differences.len() > SHOWN_MAX { ", …" } else { "" };
     format!("{}{more}", shown.join(" and another "))
@@ -58,11 +62,13 @@ const VARYING: [&str; 12] = [
 ];
 
 /// The headers that are not compared.
-#[derive(Debug, Default)]
-pub(crate) struct VaryingHeaders(BTreeSet<String>);
+#[doc(hidden)]
+#[derive(Debug, Clone, Default)]
+pub struct VaryingHeaders(BTreeSet<String>);
 
 impl VaryingHeaders {
-    pub(crate) fn add(&mut self, name: &str) {
+    /// Adds a name. Case is ignored.
+    pub fn add(&mut self, name: &str) {
         self.0.insert(name.to_ascii_lowercase());
     }
 
@@ -76,7 +82,7 @@ impl VaryingHeaders {
     }
 }
 
-/// The message that is stored under an id, in the form that a producer may read: digests instead of
+/// A message as it is stored under its id, in the form that a producer may read: digests instead of
 /// contents.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -95,7 +101,8 @@ pub struct Stored {
 
 impl Stored {
     /// Returns the same for a message that is not stored yet.
-    pub(crate) fn of(message: &Message) -> Self {
+    #[must_use]
+    pub fn of(message: &Message) -> Self {
         let headers = message.headers.iter().map(|(name, value)| (name.to_owned(), digest(name, value)));
         Self {
             id: message.id,
@@ -108,7 +115,8 @@ impl Stored {
 
     /// Returns the parts in which a message differs. Its trace context and its time of delivery are
     /// ignored, because a repeated command has different ones.
-    pub(crate) fn differences(&self, message: &Message, varying: &VaryingHeaders) -> Vec<Difference> {
+    #[must_use]
+    pub fn differences(&self, message: &Message, varying: &VaryingHeaders) -> Vec<Difference> {
         let other = Self::of(message);
         let parts = [
             (Difference::Content, self.fingerprint != other.fingerprint),
@@ -124,14 +132,16 @@ impl Stored {
 }
 
 /// Returns the digest of a header. On PostgreSQL the function `outbox_stored` makes the same.
-pub(crate) fn digest(name: &str, value: &str) -> Fingerprint {
+#[doc(hidden)]
+#[must_use]
+pub fn digest(name: &str, value: &str) -> Fingerprint {
     Fingerprint::of_parts(name, "", value.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use message::{EventType, Headers, OrderingKey, Topic};
+    use crate::{EventType, Headers, OrderingKey, Topic};
 
     fn message(topic: &str, key: Option<&str>, headers: &[(&str, &str)]) -> Message {
         let mut message = Message::new(Topic::new(topic).unwrap(), EventType::new("placed").unwrap(), "7");
@@ -149,7 +159,7 @@ mod tests {
         let differences = |topic, key, headers: &[(&str, &str)]| {
             let mut varying = VaryingHeaders::default();
             varying.add("Attempt");
-            list(&stored.differences(&message(topic, key, headers), &varying))
+            list_differences(&stored.differences(&message(topic, key, headers), &varying))
         };
         assert_eq!(differences("orders", Some("7"), &[("tenant", "a")]), "");
         let repeated = [("tenant", "a"), ("attempt", "2"), ("x-b3-traceid", "3"), ("X-Request-Id", "2")];
@@ -162,6 +172,7 @@ mod tests {
     #[test]
     fn a_text_lists_few_differences() {
         let many: Vec<_> = (0..1_000).map(|n| Difference::Header(n.to_string())).collect();
-        assert!(list(&many).ends_with("header 3, …"), "{}", list(&many));
+        let text = list_differences(&many);
+        assert!(text.ends_with("header 3, …"), "{text}");
     }
 }

@@ -1,15 +1,15 @@
 //! Everything that can be enqueued.
 
-use message::Event;
 use serde::Serialize;
 
+use crate::event::Event;
 use crate::new_message::NewMessage;
 
 /// Something that can be enqueued: a [`NewMessage`], or a reference to an [`Event`] that serde can
 /// serialize.
 ///
 /// ```
-/// use outbox::NewMessage;
+/// use message::{IntoMessage, NewMessage};
 ///
 /// #[derive(serde::Serialize)]
 /// struct OrderPlaced {
@@ -21,11 +21,12 @@ use crate::new_message::NewMessage;
 ///     const KIND: &'static str = "order.placed";
 /// }
 ///
-/// # async fn example(tx: &mut outbox::OutboxTransaction<sqlx::Postgres>) -> Result<(), outbox::EnqueueError> {
-/// tx.enqueue(&OrderPlaced { order: 7 }).await?;
-/// tx.enqueue(NewMessage::event(&OrderPlaced { order: 8 }).header("tenant", "acme")).await?;
-/// tx.enqueue(NewMessage::new("orders").payload("anything")).await?;
-/// # Ok(()) }
+/// fn enqueue(message: impl IntoMessage) {
+///     println!("{:?}", message.into_message());
+/// }
+/// enqueue(&OrderPlaced { order: 7 });
+/// enqueue(NewMessage::event(&OrderPlaced { order: 8 }).header("tenant", "acme"));
+/// enqueue(NewMessage::new("orders").payload("anything"));
 /// ```
 pub trait IntoMessage {
     /// Makes the message. Enqueueing reports any mistake in it.

@@ -3,18 +3,22 @@
 use std::fmt;
 
 use bytes::Bytes;
-use message::{
-    ContentType, Event, EventType, Headers, InvalidText, InvalidTrace, Message, MessageId, OrderingKey,
-    SEALED_CONTENT_TYPE, Sealing, SealingError, Topic, TraceContext, mark_sealed,
-};
 use serde::Serialize;
 use time::OffsetDateTime;
+
+use crate::event::Event;
+use crate::header::Headers;
+use crate::id::MessageId;
+use crate::message::Message;
+use crate::sealing::{SEALED_CONTENT_TYPE, Sealing, SealingError, mark_sealed};
+use crate::text::{ContentType, EventType, InvalidText, OrderingKey, Topic};
+use crate::trace::{InvalidTrace, TraceContext};
 
 /// A message to be enqueued. The methods accept any value and keep the first mistake, which
 /// enqueueing reports before it sends any SQL.
 ///
 /// ```
-/// use outbox::NewMessage;
+/// use message::NewMessage;
 /// let message = NewMessage::new("orders")
 ///     .kind("order.placed")
 ///     .key("order-7")
@@ -139,13 +143,11 @@ impl NewMessage {
     }
 
     /// Sets the id, for ids made with [`MessageId::derived`] or before this transaction. The outbox
-    /// must accept its time ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
-    /// Default: a fresh id.
+    /// must accept its time (`OutboxBuilder::ids_accepted`). Default: a fresh id.
     ///
-    /// An outbox accepts one message per id. The same message again is a
-    /// [duplicate](crate::Enqueued::Duplicate); one with another kind, content type, payload,
-    /// topic, key or header is [`EnqueueError::IdReused`](crate::EnqueueError::IdReused). So derive
-    /// the id from everything that distinguishes the message, such as topic and tenant.
+    /// An outbox accepts one message per id. The same message again is a duplicate; one with
+    /// another kind, content type, payload, topic, key or header is refused. So derive the id from
+    /// everything that distinguishes the message, such as topic and tenant.
     pub fn id(mut self, id: MessageId) -> Self {
         self.id = Some(id);
         self
@@ -186,8 +188,7 @@ impl NewMessage {
 
     /// Sets the earliest delivery, by the database's clock. The message is published then or
     /// shortly after. It does not wait for other messages of its key, and they do not wait for it.
-    /// Maximum: 14 days ahead, unless the outbox accepts older ids
-    /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)).
+    /// Maximum: 14 days ahead, unless the outbox accepts older ids (`OutboxBuilder::ids_accepted`).
     pub fn deliver_at(mut self, at: OffsetDateTime) -> Self {
         if (1970..=9999).contains(&at.to_offset(time::UtcOffset::UTC).year()) {
             self.deliver_at = Some(at);
@@ -197,7 +198,7 @@ impl NewMessage {
         self
     }
 
-    /// Sets the trace context. Default: the one that the outbox captures (see [`crate::trace`]).
+    /// Sets the trace context. Default: the one that the outbox captures.
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
         self
@@ -227,7 +228,11 @@ impl NewMessage {
 
     /// Checks the collected values. Calls `mint` and `capture` only where no id or trace context
     /// was given.
-    pub(crate) fn prepare<E: From<InvalidMessage>>(
+    ///
+    /// # Errors
+    /// The first mistake, or what `mint` returned.
+    #[doc(hidden)]
+    pub fn prepare<E: From<InvalidMessage>>(
         self,
         mint: impl FnOnce() -> Result<MessageId, E>,
         capture: impl FnOnce() -> Option<TraceContext>,
@@ -286,7 +291,7 @@ mod tests {
             error,
             InvalidMessage::Text(InvalidText::Empty {
                 what: "ordering key",
-                bytes_max: message::TEXT_BYTES_MAX
+                bytes_max: crate::TEXT_BYTES_MAX
             })
         );
         assert!(prepare(NewMessage::new("or ders")).is_err());

@@ -1,0 +1,134 @@
+//! Diesel: the statements of the toolkit in a transaction of a `PgConnection`.
+
+use diesel::connection::{Connection, TransactionManager};
+use diesel::pg::{Pg, PgConnection};
+use diesel::result::{DatabaseErrorKind, Error as DriverError};
+use diesel::sql_types::{Binary, Nullable, Text};
+use diesel::{OptionalExtension, QueryableByName, RunQueryDsl, sql_query};
+use statements::message::Message;
+use statements::{
+    Admission, Alone, Call, Error, Failure, Handled, Inbox, Operation, Outcome, Row, Statement, Value,
+};
+
+/// Runs an operation in the transaction of the connection (`connection.transaction`).
+///
+/// # Errors
+/// [`Error`]. Return it from the transaction, which is then rolled back.
+pub fn run<O: Operation>(
+    connection: &mut PgConnection,
+    operation: O,
+) -> Result<O::Output, Error<DriverError>> {
+    type Manager = <PgConnection as Connection>::TransactionManager;
+    let status = Manager::transaction_manager_status_mut(connection);
+    if status.transaction_depth()?.is_none() {
+        return Err(Error::NoTransaction);
+    }
+    send(connection, operation)
+}
+
+/// Runs an operation that needs no transaction.
+///
+/// # Errors
+/// [`Error`].
+pub fn run_alone<O: Alone>(
+    connection: &mut PgConnection,
+    operation: O,
+) -> Result<O::Output, Error<DriverError>> {
+    send(connection, operation)
+}
+
+fn send<O: Operation>(connection: &mut PgConnection, operation: O) -> Result<O::Output, Error<DriverError>> {
+    let mut call = Call::new(operation);
+    while let Some(statement) = call.statement() {
+        call.answer(row(connection, &statement));
+    }
+    call.end()
+}
+
+#[derive(QueryableByName)]
+struct Columns {
+    #[diesel(sql_type = Nullable<Text>)]
+    answer: Option<String>,
+    #[diesel(sql_type = Nullable<Binary>)]
+    payload: Option<Vec<u8>>,
+}
+
+fn row(connection: &mut PgConnection, statement: &Statement) -> Result<Option<Row>, DriverError> {
+    let mut query = sql_query(statement.text()).into_boxed::<Pg>();
+    for value in statement.values() {
+        query = match value {
+            Value::Text(text) => query.bind::<Nullable<Text>, _>(text.as_deref()),
+            Value::Bytes(bytes) => query.bind::<Binary, _>(&bytes[..]),
+        };
+    }
+    let columns: Option<Columns> = query.get_result(connection).optional()?;
+    Ok(columns.map(|Columns { answer, payload }| Row { answer, payload }))
+}
+
+/// Handles a message in a transaction of its own: its effect happens once.
+///
+/// # Errors
+/// An error that [passes](is_passing): nothing was done or counted, so try again. Or the failure
+/// could not be recorded.
+pub fn apply(
+    connection: &mut PgConnection,
+    inbox: &Inbox,
+    message: &Message,
+    handler: impl FnOnce(&mut PgConnection) -> Result<(), Failure<DriverError>>,
+) -> Result<Outcome, Error<DriverError>> {
+    let handled: Result<_, Failure<DriverError>> =
+        connection.transaction(|connection| match run(connection, inbox.admit(message))? {
+            Admission::New(guard) => {
+                handler(connection)?;
+                Ok(Handled::Applied(run(connection, guard.finish())?))
+            }
+            Admission::Known(known) => Ok(Handled::Known(known)),
+            Admission::Refused(refusal) => Err(Failure::Refused(refusal)),
+        });
+    match handled {
+        Ok(handled) => Ok(handled.after_commit()),
+        Err(Failure::Error(error)) if is_passing(&error) => Err(error),
+        Err(failure) => Ok(run_alone(connection, inbox.fail(message, &failure))?.after_commit()),
+    }
+}
+
+/// Handles the next message that an operator asked to redrive. Returns whether there was one.
+///
+/// # Errors
+/// As for [`apply`].
+pub fn redrive(
+    connection: &mut PgConnection,
+    inbox: &Inbox,
+    handler: impl FnOnce(&mut PgConnection, &Message) -> Result<(), Failure<DriverError>>,
+) -> Result<bool, Error<DriverError>> {
+    let mut taken = None;
+    let handled: Result<_, Failure<DriverError>> = connection.transaction(|connection| {
+        let Some(redrive) = run(connection, inbox.take_redrive())? else { return Ok(()) };
+        taken = Some(redrive.dead_letter);
+        handler(connection, redrive.message()?)?;
+        // A redrive has no delivery to settle.
+        let _kept = run(connection, redrive.finish())?;
+        Ok(())
+    });
+    match (handled, taken) {
+        (Err(Failure::Error(error)), _) if is_passing(&error) => Err(error),
+        (Err(failure), Some(dead_letter)) => run_alone(connection, inbox.fail_redrive(dead_letter, &failure)),
+        (Err(failure), None) => Err(failure.into_error()),
+        (Ok(()), taken) => Ok(taken.is_some()),
+    }
+}
+
+/// Whether an error passes by itself, because another transaction or an outage is its cause. Diesel
+/// has no kind for a deadlock.
+#[must_use]
+pub fn is_passing(error: &Error<DriverError>) -> bool {
+    use DatabaseErrorKind::{ClosedConnection, SerializationFailure, UnableToSendCommand};
+    match error {
+        Error::Database(DriverError::DatabaseError(kind, information)) => {
+            matches!(kind, SerializationFailure | ClosedConnection | UnableToSendCommand)
+                || information.message() == "deadlock detected"
+        }
+        Error::Database(DriverError::BrokenTransactionManager) => true,
+        _ => false,
+    }
+}

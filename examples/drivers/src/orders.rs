@@ -1,0 +1,43 @@
+//! The business of the examples: orders that are placed, and billed.
+
+use serde::{Deserialize, Serialize};
+use statements::message::{ContentType, Event, InvalidText, Message, MessageId};
+
+/// An order was placed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OrderPlaced {
+    pub order: i64,
+    pub customer: String,
+    pub cents: i64,
+}
+
+impl Event for OrderPlaced {
+    const TOPIC: &'static str = "orders";
+    const KIND: &'static str = "order.placed";
+
+    fn key(&self) -> Option<String> {
+        Some(self.customer.clone())
+    }
+}
+
+impl OrderPlaced {
+    /// Reads the event of a message.
+    ///
+    /// # Errors
+    /// The payload is another JSON.
+    pub fn read(message: &Message) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(&message.payload)
+    }
+
+    /// Returns the message of an enqueued event, as a broker would deliver it.
+    ///
+    /// # Errors
+    /// The key is no valid key.
+    pub fn delivered(&self, id: MessageId) -> Result<Message, InvalidText> {
+        let payload = serde_json::to_vec(self).unwrap_or_default();
+        let mut message = Message::new(Self::TOPIC.parse()?, Self::KIND.parse()?, payload).with_id(id);
+        message.content_type = ContentType::json();
+        message.key = Some(self.customer.parse()?);
+        Ok(message)
+    }
+}

@@ -1,0 +1,117 @@
+//! Reasons why an operation failed.
+
+use message::token::{Drift, MintError};
+use message::{Difference, InvalidMessage, MessageId, Oversize, Topic, list_differences};
+use time::OffsetDateTime;
+
+/// Why an operation failed. Roll the transaction back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error<D> {
+    /// The operation was refused, by a rule of the toolkit. PostgreSQL will refuse to commit the
+    /// transaction.
+    #[error(transparent)]
+    Refused(Box<Refused>),
+    /// The database refused a statement or became unavailable: the driver's error says why. After a
+    /// serialization failure or a deadlock (SQLSTATE 40001, 40P01) run the transaction again.
+    #[error("the database refused a statement of the toolkit, or became unavailable")]
+    Database(#[source] D),
+    /// The connection is in no transaction: what an operation stores would be committed at once,
+    /// without the business rows. The program is at fault. Nothing was sent to the database.
+    #[error("the connection is in no transaction: begin one, and run the operation in it")]
+    NoTransaction,
+    /// A statement was not sent, or its answer was not passed on. The driver's part is at fault.
+    #[error("a statement of the operation was not sent, or its answer was not passed on")]
+    Unfinished,
+}
+
+/// An operation that a rule of the toolkit refuses. Nothing was stored. Running it again does not
+/// help, except after [`NoId`](Self::NoId).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The message breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMessage),
+    /// The message is larger than its destination accepts.
+    #[error(transparent)]
+    Oversize(Box<Oversize>),
+    /// The supplied id is older, or further ahead of the database's clock, than the outbox accepts
+    /// ([`Outbox::ids_accepted`](crate::Outbox::ids_accepted)). Consumers would refuse it.
+    #[error(transparent)]
+    Drift(Box<Drift>),
+    /// At delivery the message's id would be older than consumers accept
+    /// ([`Outbox::ids_accepted`](crate::Outbox::ids_accepted)).
+    #[error(
+        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so \
+         none would apply it: enqueue it later, or give the inboxes a longer retention, and the outbox the \
+         same value with ids_accepted"
+    )]
+    ScheduledTooFar {
+        /// The id.
+        id: MessageId,
+        /// When it should be delivered.
+        deliver_at: OffsetDateTime,
+        /// The latest time that is allowed.
+        latest_at: OffsetDateTime,
+    },
+    /// No id could be made for the message ([`Outbox::ids`](crate::Outbox::ids)).
+    #[error(transparent)]
+    NoId(#[from] MintError),
+    /// The id was enqueued before for another message.
+    #[error(
+        "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: \
+         derive it from everything that defines the message, or use a new id",
+        list_differences(.differs)
+    )]
+    IdReused {
+        /// The id.
+        id: MessageId,
+        /// The topic of the refused message.
+        topic: Topic,
+        /// The parts that differ.
+        differs: Vec<Difference>,
+    },
+    /// The transaction does not contain the row any more: it has ended, is another one, or was
+    /// rolled back to a savepoint before the row. The rest would be committed without it.
+    #[error(
+        "this transaction does not contain the row of {id}: it has ended, is another one, or was rolled \
+         back to a savepoint before it"
+    )]
+    Ended {
+        /// The message.
+        id: MessageId,
+    },
+    /// The retention of an inbox is out of bounds.
+    #[error("the inbox remembers ids for {days} days; choose {min} to {max}")]
+    Retention {
+        /// The value.
+        days: u16,
+        /// The smallest accepted value.
+        min: u16,
+        /// The largest accepted value.
+        max: u16,
+    },
+    /// The database's answer has another form: its schema has another version.
+    #[error(
+        "the answer of the database cannot be read: {problem}; compare its version with `relay migrate status`"
+    )]
+    Answer {
+        /// The problem with it.
+        problem: String,
+    },
+}
+
+impl From<Oversize> for Refused {
+    fn from(oversize: Oversize) -> Self {
+        Self::Oversize(Box::new(oversize))
+    }
+}
+
+impl<D: std::error::Error> From<D> for Error<D> {
+    /// For work in a transaction that returns this error: `?` converts the errors of its own
+    /// statements.
+    fn from(error: D) -> Self {
+        Self::Database(error)
+    }
+}

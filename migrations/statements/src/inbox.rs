@@ -1,0 +1,119 @@
+//! The inbox of one consumer: its settings, and its operations.
+
+use std::error::Error;
+
+use message::{ConsumerName, DeadLetterId, Delivery, Malformed, Message, Tenant};
+
+use crate::admit::Admit;
+use crate::days::{CreateDays, ExpireDays, RETENTION_DAYS_DEFAULT};
+use crate::fail::Fail;
+use crate::failure::Failure;
+use crate::redrive::{FailRedrive, TakeRedrive};
+use crate::settings::InboxSettings;
+use crate::store::Store;
+
+/// How often a handler may fail before its message becomes a dead letter.
+const ATTEMPTS_MAX_DEFAULT: u32 = 10;
+
+/// The inbox of one consumer. Cheap to clone.
+///
+/// ```
+/// use statements::{ConsumerName, Inbox};
+/// # fn main() -> Result<(), statements::message::InvalidText> {
+/// let inbox = Inbox::new(ConsumerName::new("billing")?).attempts_max(5);
+/// # drop(inbox);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Inbox {
+    settings: InboxSettings,
+}
+
+impl Inbox {
+    /// Makes the inbox of a consumer, for messages without a tenant.
+    #[must_use]
+    pub fn new(consumer: ConsumerName) -> Self {
+        let settings = InboxSettings {
+            consumer,
+            tenant: Tenant::none(),
+            attempts_max: ATTEMPTS_MAX_DEFAULT,
+            retention_days: RETENTION_DAYS_DEFAULT,
+        };
+        Self { settings }
+    }
+
+    /// Sets the tenant of the messages that follow: a part of their identity.
+    #[must_use]
+    pub fn tenant(mut self, tenant: Tenant) -> Self {
+        self.settings.tenant = tenant;
+        self
+    }
+
+    /// Sets how often a handler may fail before its message becomes a dead letter: 10 by default,
+    /// the first time included. 0 counts as 1.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
+        self.settings.attempts_max = attempts_max.max(1);
+        self
+    }
+
+    /// Sets how many days ids are remembered: 1 to 366, 14 by default. Choose two to three times
+    /// the longest time after which a duplicate can arrive. The same in all processes.
+    #[must_use]
+    pub fn retention_days(mut self, days: u16) -> Self {
+        self.settings.retention_days = days;
+        self
+    }
+
+    /// Admits a message to the transaction in which the operation runs. If it is new, have the
+    /// effect in the same transaction, then [`finish`](crate::Guard::finish) it.
+    ///
+    /// A transaction that admits the same message at the same time is waited for. The commit waits
+    /// for the disk even if the server's settings do not ask for it.
+    pub fn admit(&self, message: &Message) -> Admit {
+        Admit::new(&self.settings, message)
+    }
+
+    /// Records that a message was not handled, after its transaction was rolled back. One that was
+    /// refused or rejected becomes a dead letter at once. Otherwise the failure is counted, and
+    /// from [`attempts_max`](Self::attempts_max) on the message becomes a dead letter in the same
+    /// statement. Do not count an outage of the database, or a conflict with another transaction.
+    ///
+    /// The failure's text is stored for operators, cut to 4,096 bytes.
+    pub fn fail<D: Error + 'static>(&self, message: &Message, failure: &Failure<D>) -> Fail {
+        Fail::new(&self.settings, message, failure)
+    }
+
+    /// Stores a delivery that is no message as a dead letter.
+    pub fn refuse_delivery(&self, delivery: &Delivery, malformed: &Malformed) -> Store {
+        Store::delivery(&self.settings, delivery, malformed)
+    }
+
+    /// Takes the next message that an operator asked to redrive, admitted to the transaction in
+    /// which the operation runs. Ask every few seconds. Commit also if there is none.
+    pub fn take_redrive(&self) -> TakeRedrive {
+        TakeRedrive::new(&self.settings)
+    }
+
+    /// Ends a redrive whose handler failed, after its transaction was rolled back. The dead letter
+    /// stays open.
+    pub fn fail_redrive<D: Error + 'static>(
+        &self,
+        dead_letter: DeadLetterId,
+        failure: &Failure<D>,
+    ) -> FailRedrive {
+        FailRedrive::new(&self.settings, dead_letter, &failure.text())
+    }
+
+    /// Creates the days that rows of the inbox lie in, a week ahead. Run it at the start and at
+    /// least once a day, after [`expire_days`](Self::expire_days).
+    pub fn create_days(&self) -> CreateDays {
+        CreateDays::new(self.settings.retention_days)
+    }
+
+    /// Forgets the days before the retention. Run it at the start and at least once a day. It fails
+    /// (SQLSTATE 55P03) if a lock is not free within 250 ms: try again later.
+    pub fn expire_days(&self) -> ExpireDays {
+        ExpireDays::new(self.settings.retention_days)
+    }
+}
