@@ -13,7 +13,9 @@
 //! | `header` | [`Headers`]: free, validated name/value pairs |
 //! | `trace` | [`TraceContext`]: W3C trace context |
 //! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
-//! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | `foreign_message` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | [`foreign`] | mappings that read the forms of other libraries |
+//! | `evidence` | the typed parts of such a delivery: [`Malformed::raw_key`], [`Malformed::header_bytes`] |
 //! | [`canonical_json`] | one text for every way of writing the same JSON |
 //! | [`addresses`] | connects to a host that has several addresses |
 //! | [`host_list`] | reads URLs that name several hosts |
@@ -46,9 +48,11 @@ pub mod cloudevents;
 pub mod crash_points;
 pub mod error_text;
 mod event;
+mod evidence;
 mod fault;
 mod fingerprint;
-mod foreign;
+pub mod foreign;
+mod foreign_message;
 mod header;
 pub mod host_list;
 mod id;
@@ -63,6 +67,8 @@ mod shield;
 mod spans;
 mod splitter;
 mod steady_clock;
+#[doc(hidden)]
+pub mod structured;
 mod subscription;
 mod tenant;
 #[cfg(feature = "testing")]
@@ -83,11 +89,11 @@ pub use chunk::{
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
 pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
-pub use foreign::ForeignMessage;
+pub use foreign_message::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
 pub use limits::{Oversize, OversizePart, SizeLimit};
-pub use message::Message;
+pub use message::{Message, TOMBSTONE};
 pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
 pub use publisher::{

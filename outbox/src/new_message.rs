@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use message::{
     ContentType, Event, EventType, Headers, InvalidText, InvalidTrace, Message, MessageId, OrderingKey,
-    Topic, TraceContext,
+    TOMBSTONE, Topic, TraceContext,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -109,6 +109,14 @@ impl NewMessage {
             Some(key) => message.key(key),
             None => message,
         }
+    }
+
+    /// Makes a message without a value for a key: on Kafka a record whose value is null, which
+    /// deletes the key from a compacted topic. Brokers without such records carry an empty payload
+    /// with the header [`TOMBSTONE`]. A payload that is set afterwards makes it an ordinary
+    /// message.
+    pub fn tombstone(topic: impl Into<String>, key: impl AsRef<str>) -> Self {
+        Self::new(topic).key(key).header(TOMBSTONE, "true")
     }
 
     /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one. To
