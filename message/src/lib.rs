@@ -98,7 +98,7 @@ pub use metric::{Metric, MetricKind};
 pub use proof::Committed;
 pub use publisher::{
     CONNECT_MAX_DEFAULT, Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt,
-    Receipts, Submission, Ticket,
+    Receipts, Submission, Ticket, Unrouted,
 };
 pub use runtime::Runtime;
 #[cfg(feature = "testing")]
