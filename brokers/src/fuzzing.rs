@@ -49,7 +49,8 @@ pub fn kafka_read(record: &Record) -> Read {
 pub fn kafka_again(message: &Message) -> Option<Read> {
     let at = Timestamp::NotAvailable;
     let key = message.key.as_ref().map(|key| key.as_str().as_bytes().to_vec());
-    let (payload, headers) = (Some(message.payload.to_vec()), Some(kafka::wire::headers(message)));
+    let payload = kafka::wire::value(message).map(<[u8]>::to_vec);
+    let headers = Some(kafka::wire::headers(message));
     Some(kafka::wire::read(&OwnedMessage::new(payload, key, message.topic.to_string(), at, 0, 0, headers)))
 }
 

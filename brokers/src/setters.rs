@@ -185,6 +185,7 @@ mod kafka {
 
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq {
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     use secrecy::SecretString;
@@ -206,6 +207,7 @@ mod rabbitmq {
             connect_timeout_ms: u64,
             exchange: String,
             unroutable: Unroutable,
+            unroutable_topics: BTreeMap<String, Unroutable>,
             app_id: Option<String>,
             connections: usize,
             window_messages_max: usize,

@@ -74,12 +74,12 @@ pub fn format_unix_ms(at_ms: i64) -> String {
 }
 
 /// Returns the same time in UTC; `None` outside the years 0 to 9999, the range of RFC 3339.
-fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
+pub(crate) fn in_utc(at: OffsetDateTime) -> Option<OffsetDateTime> {
     at.checked_to_offset(time::UtcOffset::UTC).filter(|at| (0..=9999).contains(&at.year()))
 }
 
 /// Returns the first characters of a text from outside, for an error message.
-fn beginning(text: &str) -> String {
+pub(crate) fn beginning(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
@@ -173,8 +173,16 @@ impl Envelope {
                 beginning(version)
             ));
         }
-        let id: MessageId = self
-            .attribute("id")
+        let mut ids = self.attributes.iter().filter(|(name, _)| name == "id").map(|(_, id)| id.as_str());
+        let id = ids.next();
+        if let Some((id, other)) = id.zip(ids.find(|other| Some(*other) != id)) {
+            return Err(format!(
+                "the message has two ids, {:?} and {:?}; send one",
+                beginning(id),
+                beginning(other)
+            ));
+        }
+        let id: MessageId = id
             .or(self.message_id.as_deref())
             .ok_or("the message has no id; send ce_id (CloudEvents) or the broker's message id")?
             .parse()
@@ -222,6 +230,10 @@ impl Envelope {
         let mut headers = Headers::new();
         for (name, value) in &self.headers {
             // Dropping a foreign header that breaks our rules is safe: it carries no identity.
+            headers.insert_first(name, value);
+        }
+        // Extension attributes, which the structured form has beside the free headers.
+        for (name, value) in self.attributes.iter().filter(|(name, _)| !is_attribute(name)) {
             headers.insert_first(name, value);
         }
         headers

@@ -14,7 +14,9 @@
 //! | `header` | [`Headers`]: free, validated name/value pairs |
 //! | `trace` | [`TraceContext`]: W3C trace context |
 //! | `fingerprint` | [`Fingerprint`]: SHA-256 over what must not change under one id |
-//! | `foreign` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | `foreign_message` | [`ForeignMessage`]: a message read from a delivery without a usable envelope |
+//! | [`foreign`] | mappings that read the forms of other libraries |
+//! | `evidence` | the typed parts of such a delivery: [`Malformed::raw_key`], [`Malformed::header_bytes`] |
 //! | `new_message`, `into_message` | [`NewMessage`]: a message that a producer builds; [`IntoMessage`]: everything that can be enqueued |
 //! | `identity` | [`Difference`]: compares a message with the one that has its id |
 //! | [`canonical_json`] | one text for every way of writing the same JSON |
@@ -51,9 +53,11 @@ mod consumer;
 pub mod crash_points;
 pub mod error_text;
 mod event;
+mod evidence;
 mod fault;
 mod fingerprint;
-mod foreign;
+pub mod foreign;
+mod foreign_message;
 mod header;
 pub mod host_list;
 mod id;
@@ -72,6 +76,8 @@ mod shield;
 mod spans;
 mod splitter;
 mod steady_clock;
+#[doc(hidden)]
+pub mod structured;
 mod subscription;
 mod tenant;
 #[cfg(feature = "testing")]
@@ -93,7 +99,7 @@ pub use consumer::{ConsumerName, DeadLetterId};
 pub use event::Event;
 pub use fault::{Fault, FaultScope};
 pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
-pub use foreign::ForeignMessage;
+pub use foreign_message::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
 pub use identity::Difference;
@@ -101,7 +107,7 @@ pub use identity::Difference;
 pub use identity::{Stored, VaryingHeaders, digest, list_differences};
 pub use into_message::IntoMessage;
 pub use limits::{Oversize, OversizePart, SizeLimit};
-pub use message::Message;
+pub use message::{Message, TOMBSTONE};
 pub use metric::{Metric, MetricKind};
 #[doc(hidden)]
 pub use new_message::Prepared;
@@ -109,7 +115,7 @@ pub use new_message::{InvalidMessage, NewMessage};
 pub use proof::Committed;
 pub use publisher::{
     CONNECT_MAX_DEFAULT, Capabilities, Connector, MaxInFlightPerKey, PublishError, Publisher, Receipt,
-    Receipts, Submission, Ticket,
+    Receipts, Submission, Ticket, Unrouted,
 };
 pub use runtime::Runtime;
 #[cfg(feature = "testing")]

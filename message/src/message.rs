@@ -23,6 +23,11 @@ const HEADER_BYTES: usize = 24;
 /// Bytes reserved for the attributes of a chunk, rounded up.
 pub(crate) const CHUNK_BYTES: usize = 256;
 
+/// The header that marks a message without a value: `tombstone: true`, beside an empty payload. On
+/// Kafka such a message is a record whose value is null, which deletes its key from a compacted
+/// topic. Elsewhere it is an empty payload with this header.
+pub const TOMBSTONE: &str = "tombstone";
+
 /// A message on its way from a producer's transaction to a consumer's.
 ///
 /// All parts but the payload are small and validated. Cloning is cheap: text and bytes are shared.
@@ -111,6 +116,13 @@ impl Message {
     pub fn with_content_type(mut self, content_type: ContentType) -> Self {
         self.content_type = content_type;
         self
+    }
+
+    /// Returns whether this is a message without a value: its payload is empty, and its header
+    /// [`TOMBSTONE`] is `true`.
+    #[must_use]
+    pub fn is_tombstone(&self) -> bool {
+        self.payload.is_empty() && self.headers.get(TOMBSTONE) == Some("true")
     }
 
     /// Returns an upper estimate of the size on any broker's wire, in bytes: payload, key, headers,

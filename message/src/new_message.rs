@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use crate::event::Event;
 use crate::header::Headers;
 use crate::id::MessageId;
-use crate::message::Message;
+use crate::message::{Message, TOMBSTONE};
 use crate::sealing::{SEALED_CONTENT_TYPE, Sealing, SealingError, mark_sealed};
 use crate::text::{ContentType, EventType, InvalidText, OrderingKey, Topic};
 use crate::trace::{InvalidTrace, TraceContext};
@@ -113,6 +113,14 @@ impl NewMessage {
             Some(key) => message.key(key),
             None => message,
         }
+    }
+
+    /// Makes a message without a value for a key: on Kafka a record whose value is null, which
+    /// deletes the key from a compacted topic. Brokers without such records carry an empty payload
+    /// with the header [`TOMBSTONE`]. A payload that is set afterwards makes it an ordinary
+    /// message.
+    pub fn tombstone(topic: impl Into<String>, key: impl AsRef<str>) -> Self {
+        Self::new(topic).key(key).header(TOMBSTONE, "true")
     }
 
     /// Replaces the topic, such as that of an [`event`](Self::event) by a configured one. To

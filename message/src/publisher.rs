@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::error_text;
 use crate::fault::{Fault, FaultScope};
 use crate::message::Message;
+use crate::text::Topic;
 
 /// The number that a message's receipt carries. Chosen by the caller, unique within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,8 +32,8 @@ pub struct Receipt {
     /// The number of the submission.
     pub ticket: Ticket,
     /// `Ok` if and only if the broker itself confirmed that it holds the message durably (and,
-    /// where it routes, that a queue accepted it). Everything else, a timeout included, is an
-    /// error: unknown is never success.
+    /// where it routes, that a queue accepted it, unless the settings let a message pass that no
+    /// queue takes). Everything else, a timeout included, is an error: unknown is never success.
     pub outcome: Result<(), PublishError>,
 }
 
@@ -110,6 +111,15 @@ pub struct Capabilities {
     pub batch_len: usize,
 }
 
+/// Messages of a topic that counted as published although the broker routed them to nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrouted {
+    /// The topic.
+    pub topic: Topic,
+    /// Their number.
+    pub messages: u64,
+}
+
 /// Default of [`Connector::connect_max`]: DNS, TCP, TLS and authentication of a nearby broker.
 pub const CONNECT_MAX_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -141,6 +151,12 @@ pub trait Connector: Send + Sync + 'static {
     /// sets no limit.
     fn answer_max(&self) -> Option<Duration> {
         None
+    }
+
+    /// Returns how many messages have counted as published since the last call although the broker
+    /// routed them to nobody, by topic: only where the settings allow that.
+    fn take_unrouted(&self) -> Vec<Unrouted> {
+        Vec::new()
     }
 
     /// Returns the last error of the open session's client, if that is recent. It explains missing

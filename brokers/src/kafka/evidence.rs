@@ -7,6 +7,13 @@ use rdkafka::Timestamp;
 use super::wire::Arrived;
 use crate::evidence::hex;
 
+/// Returns the record's place in its topic. It is part of the delivery's origin, which tells
+/// deliveries apart, and so no property.
+pub(super) fn place(record: &impl rdkafka::Message) -> [(String, String); 2] {
+    [("partition", record.partition().to_string()), ("offset", record.offset().to_string())]
+        .map(|(name, value)| (format!("kafka.{name}"), value))
+}
+
 /// Returns the properties of a record with these headers, named as in `docs/wire.md`.
 pub(super) fn properties(record: &impl rdkafka::Message, headers: &[Arrived<'_>]) -> Vec<(String, String)> {
     let mut properties = Vec::new();

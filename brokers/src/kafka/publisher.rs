@@ -251,9 +251,11 @@ pub(super) fn try_send<C: ProducerContext<DeliveryOpaque = usize>>(
 ) -> Result<(), KafkaError> {
     // librdkafka stamps the record with the current time. Kafka's retention counts from it, and the
     // message may have waited longer than its topic keeps records.
-    let mut record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize)
-        .payload(&message.payload[..])
-        .headers(wire::headers(message));
+    let mut record =
+        BaseRecord::with_opaque_to(message.topic.as_str(), ticket.0 as usize).headers(wire::headers(message));
+    if let Some(value) = wire::value(message) {
+        record = record.payload(value);
+    }
     if let Some(key) = &message.key {
         record = record.key(key.as_str());
     }

@@ -4,7 +4,7 @@
 //! | record | message |
 //! |---|---|
 //! | key | ordering key; a record without one has its `ce_subject` as ordering key |
-//! | value | payload; a tombstone (no value) is read as an empty payload |
+//! | value | payload; a record without a value is a message with the header `tombstone: true` and an empty payload |
 //! | timestamp | time of the handover to the client library: Kafka's retention counts from it, and a message may have waited longer than that |
 //! | header `ce_id`, `ce_source`, `ce_type`, `ce_time`, `ce_specversion`, `ce_subject` | CloudEvents attributes |
 //! | header `ce_chunkindex`, `ce_chunkcount`, `ce_chunkbytes`, `ce_chunkfingerprint` | which part of a larger message it is |
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
-use message::{HeadersCut, Malformed, Message, WIRE_HEADERS_MAX, WireHeaders};
+use message::{HeadersCut, Malformed, Message, TOMBSTONE, WIRE_HEADERS_MAX, WireHeaders};
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 
 use super::evidence;
@@ -39,6 +39,11 @@ const CONTENT_TYPE: &str = "content-type";
 /// Number of header names that are not UTF-8 after which no further header is read: each costs a
 /// panic, which the program may log with a backtrace.
 const NAMES_WITHOUT_TEXT_MAX: usize = 8;
+
+/// Returns the record's value; `None` for a tombstone.
+pub(crate) fn value(message: &Message) -> Option<&[u8]> {
+    (!message.is_tombstone()).then_some(&message.payload[..])
+}
 
 /// Returns the record's headers.
 pub(crate) fn headers(message: &Message) -> OwnedHeaders {
@@ -140,8 +145,16 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
         Some(problem) => Err(Box::new(envelope.into_malformed(problem))),
         None => structured::open(envelope, "kafka", Some("kafka.content_type")),
     };
+    let read = read.map(|mut message| {
+        if record.payload().is_none() {
+            // Refused only above the limit of headers, which costs the mark and not the message.
+            let _ = message.headers.insert(TOMBSTONE, "true");
+        }
+        message
+    });
     read.map_err(|mut malformed| {
         malformed.properties.extend(evidence::properties(record, &headers));
+        malformed.broker_notes.extend(evidence::place(record));
         match cut {
             Some(cut) => Box::new(malformed.cut("kafka.headers_cut", &cut)),
             None => malformed,
@@ -296,9 +309,41 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_is_an_empty_payload() {
+    fn a_record_without_a_value_is_not_one_with_an_empty_value() {
         let message = sample();
-        assert!(read(&record(&message, Some(b"order-7"), None)).unwrap().payload.is_empty());
+        let read = |value: Option<&[u8]>| read(&record(&message, Some(b"order-7"), value)).unwrap();
+        let (tombstone, empty) = (read(None), read(Some(b"")));
+        assert!(tombstone.payload.is_empty() && tombstone.is_tombstone());
+        assert!(empty.payload.is_empty() && !empty.is_tombstone());
+        assert_eq!((value(&tombstone), value(&empty)), (None, Some(&b""[..])));
+        // The mark of another producer beside a payload says nothing.
+        let mut marked = sample();
+        marked.headers.insert(TOMBSTONE, "true").unwrap();
+        assert_eq!(value(&marked), Some(&br#"{"total":12}"#[..]));
+    }
+
+    #[test]
+    fn extension_attributes_are_headers() {
+        let mut message = sample();
+        let extended = headers(&message).insert(Header { key: "ce_partitionkey", value: Some("p") });
+        let extended = extended.insert(Header { key: "ce_tenant", value: Some("other") });
+        let record =
+            record(&message, Some(b"order-7"), Some(&message.payload)).replace_headers(Some(extended));
+        message.headers.insert("partitionkey", "p").unwrap();
+        assert_eq!(read(&record).unwrap(), message, "a free header wins over an extension of its name");
+    }
+
+    #[test]
+    fn two_ids_are_not_one() {
+        let message = sample();
+        let with = |id: &str| {
+            let all = headers(&message).insert(Header { key: "ce_id", value: Some(id) });
+            read(&record(&message, None, Some(b"{}")).replace_headers(Some(all)))
+        };
+        assert_eq!(with(&message.id.to_string()).unwrap().id, message.id);
+        let malformed = with(&message::MessageId::new().to_string()).unwrap_err();
+        assert!(malformed.problem.starts_with("the message has two ids"), "{malformed}");
+        assert_eq!(malformed.headers.iter().filter(|(name, _)| name == "ce_id").count(), 2);
     }
 
     #[test]
@@ -332,6 +377,8 @@ mod tests {
             ("kafka.timestamp_type", Some("CreateTime")),
             ("kafka.key_hex", Some("8080808080808087")),
             ("kafka.value", Some("null")),
+            ("kafka.partition", Some("3")),
+            ("kafka.offset", Some("42")),
             ("kafka.header_hex.schema", Some("00ff")),
             ("kafka.header_null.null", Some("")),
             ("kafka.header_hex.empty", None),

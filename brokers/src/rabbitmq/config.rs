@@ -1,10 +1,11 @@
 //! An operator's settings for RabbitMQ, and their validation.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use message::SizeLimit;
+use message::{SizeLimit, Topic};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -61,8 +62,12 @@ pub struct Config {
     /// The exchange to publish on. The default is the default exchange, where the topic is the
     /// queue's name. It must exist; the topic is the routing key.
     pub exchange: String,
-    /// Handling of a message that no queue takes: it waits, or it is dead at once.
+    /// Handling of a message that no queue takes: it waits, it is dead at once, or it passes.
     pub unroutable: Unroutable,
+    /// Other handling for some topics, by name, or by what names begin with and an asterisk:
+    /// `audit.*`. A name counts more than a beginning, and a longer beginning more than a shorter
+    /// one.
+    pub unroutable_topics: BTreeMap<String, Unroutable>,
     /// Value of the property `app_id`.
     pub app_id: Option<String>,
     /// Connections per publishing session, 1 to 16 (default 1), each with two channels and one
@@ -96,6 +101,8 @@ pub enum Unroutable {
     Wait,
     /// It is dead at once, and its topic continues: for events that an operator decides about.
     Dead,
+    /// It counts as published, and RabbitMQ drops it: for events that need no listener.
+    Pass,
 }
 
 /// How to log in.
@@ -128,6 +135,7 @@ impl Default for Config {
             connect_timeout_ms: 10_000,
             exchange: String::new(),
             unroutable: Unroutable::default(),
+            unroutable_topics: BTreeMap::new(),
             app_id: None,
             connections: 1,
             window_messages_max: 200,
@@ -163,6 +171,13 @@ impl Config {
         within("prefetch", self.prefetch, 1..=u16::MAX)?;
         if let Some(url) = &self.management_url {
             management_url::check(url, self.allow_plaintext)?;
+        }
+        for pattern in self.unroutable_topics.keys() {
+            // A beginning without a name is that of all topics, which `unroutable` is for.
+            let name = pattern.strip_suffix('*').unwrap_or(pattern);
+            Topic::new(name).map_err(|error| {
+                invalid("unroutable_topics", format!("{pattern:?} fits no topic: {error}"))
+            })?;
         }
         InvalidSetting::unless_name("rabbitmq", "connection_name", &self.connection_name, 200)?;
         // The empty name is the default exchange.
@@ -208,6 +223,24 @@ mod tests {
         for hostile in [" x", "x\0y", "x\ny", &"x".repeat(256)] {
             let config = Config { exchange: hostile.to_owned(), ..Config::new("amqp://localhost") };
             assert!(config.check().unwrap_err().setting.starts_with("rabbitmq.exchange"));
+        }
+    }
+
+    #[test]
+    fn topics_have_a_handling_of_their_own_by_name_or_beginning() {
+        let config: Config = serde_json::from_str(
+            r#"{"url": "amqp://localhost", "unroutable_topics": {"audit.*": "pass", "orders": "dead"}}"#,
+        )
+        .unwrap();
+        config.check().unwrap();
+        for hostile in ["", "*", "a b", "a*b", "*.audit"] {
+            let topics = BTreeMap::from([(hostile.to_owned(), Unroutable::Pass)]);
+            let error = Config::new("amqp://localhost").unroutable_topics(topics).check().unwrap_err();
+            let text = error.to_string();
+            assert!(
+                text.starts_with("rabbitmq.unroutable_topics: ") && text.contains("fits no topic"),
+                "{text}"
+            );
         }
     }
 

@@ -7,15 +7,16 @@ use async_trait::async_trait;
 use lapin::Error;
 use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
-use message::{CONNECT_MAX_DEFAULT, PublishError, Publisher, Receipts};
+use message::{CONNECT_MAX_DEFAULT, PublishError, Publisher, Receipts, Unrouted};
 
 use super::alarms::BLOCKED;
 use super::backlog::Backlog;
-use super::config::{Config, Unroutable, invalid};
+use super::config::{Config, invalid};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::lane::{Lane, Session};
 use super::publisher::RabbitmqPublisher;
+use super::unrouted::Unlistened;
 use super::window::WindowLimit;
 use super::wire::Bounds;
 use crate::settings::InvalidSetting;
@@ -35,7 +36,7 @@ const WINDOW_BYTES_MAX: usize = 8 << 20;
 pub struct Connector {
     endpoint: Endpoint,
     exchange: ShortString,
-    unroutable: Unroutable,
+    unlistened: Arc<Unlistened>,
     app_id: Option<ShortString>,
     connections: usize,
     payload_bytes_max: usize,
@@ -59,7 +60,7 @@ impl Connector {
         Ok(Self {
             endpoint,
             exchange: short("exchange", &config.exchange)?,
-            unroutable: config.unroutable,
+            unlistened: Arc::new(Unlistened::new(config)),
             app_id: config.app_id.as_ref().map(|app_id| short("app_id", app_id)).transpose()?,
             connections: config.connections,
             payload_bytes_max: config.payload_bytes_max,
@@ -109,7 +110,7 @@ impl message::Connector for Connector {
             published: Mutex::default(),
             broken: OnceLock::new(),
             exchange: self.exchange.clone(),
-            unroutable: self.unroutable,
+            unlistened: Arc::clone(&self.unlistened),
             app_id: self.app_id.clone(),
             bounds: Bounds {
                 payload_bytes_max: self.payload_bytes_max,
@@ -135,6 +136,10 @@ impl message::Connector for Connector {
         let lanes = self.connections.saturating_mul(LANES_PER_CONNECTION);
         let steps = self.endpoint.connect_timeout().saturating_mul(times(lanes.saturating_add(1)));
         logins.saturating_add(steps).max(CONNECT_MAX_DEFAULT)
+    }
+
+    fn take_unrouted(&self) -> Vec<Unrouted> {
+        self.unlistened.take()
     }
 
     /// Reports an alarm, during which the broker confirms nothing.

@@ -10,6 +10,8 @@ pub struct TopicFacts {
     /// Whether the exchange survives a restart; `None` for the default exchange, which does, and
     /// where it is unknown.
     pub exchange_durable: Option<bool>,
+    /// Whether a message that no queue takes counts as published, by the settings.
+    pub passes: bool,
 }
 
 /// Facts about a queue.

@@ -7,7 +7,6 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};
 use message::{Fault, FaultScope, PublishError, SubscriptionError, Topic};
 
-use super::config::Unroutable;
 use crate::unreachable;
 
 /// Returns whether the broker closed a channel because of one message on it. The connection and its
@@ -58,15 +57,17 @@ pub(super) fn of_culprit(error: Error, topic: &Topic, exchange: &str) -> Publish
 
 /// Returns the error of a message that no queue took. The broker acknowledges it, so it would be
 /// lost without this error.
-pub(super) fn unroutable(topic: &Topic, exchange: &str, unroutable: Unroutable) -> PublishError {
-    let reason = format!(
-        "no queue is bound for routing key {topic} on exchange {exchange:?}; declare one and bind \
-                 it"
-    );
-    match unroutable {
-        Unroutable::Wait => PublishError::topic_unavailable(reason),
-        Unroutable::Dead => PublishError::refused(reason).without_retry(),
-    }
+pub(super) fn unroutable(topic: &Topic, exchange: &str) -> PublishError {
+    PublishError::topic_unavailable(no_queue(topic, exchange))
+}
+
+/// Returns the error of a message that no queue took, and that is not to wait for one.
+pub(super) fn unroutable_for_good(topic: &Topic, exchange: &str) -> PublishError {
+    PublishError::refused(no_queue(topic, exchange)).without_retry()
+}
+
+fn no_queue(topic: &Topic, exchange: &str) -> String {
+    format!("no queue is bound for routing key {topic} on exchange {exchange:?}; declare one and bind it")
 }
 
 /// Returns the error of a message that its queue rejects for now (`basic.nack`).
@@ -270,12 +271,12 @@ mod tests {
     #[test]
     fn unroutable_and_full_name_the_topic() {
         let topic = Topic::new("orders").unwrap();
-        let dead = unroutable(&topic, "events", Unroutable::Dead);
+        let dead = unroutable_for_good(&topic, "events");
         assert_eq!(
             (dead.fault(), dead.scope(), dead.is_final()),
             (Fault::Message, FaultScope::Message, true)
         );
-        let lost = unroutable(&topic, "events", Unroutable::Wait);
+        let lost = unroutable(&topic, "events");
         assert_eq!((lost.fault(), lost.scope()), (Fault::Operator, FaultScope::Topic));
         assert!(lost.to_string().contains("routing key orders on exchange \"events\""), "{lost}");
         assert_eq!((nacked(&topic).fault(), nacked(&topic).scope()), (Fault::Broker, FaultScope::Topic));

@@ -8,13 +8,14 @@ use message::{Fault, SubscriptionError};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::config::Config;
+use super::config::{Config, Unroutable};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::facts::{QueueFacts, TopicFacts};
 use super::fault;
 use super::management::Management;
 use super::publisher::GOODBYE;
+use super::unrouted::Rules;
 use crate::inspect::{BrokerFacts, InspectError, Inspected};
 
 /// Inspects these topics. Cancel-safe.
@@ -30,8 +31,9 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         connection.say_goodbye(Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());
         let asked = spawn_blocking(move || management.inspect(&exchange, &topics)).await;
-        return asked
-            .map_err(|error| InspectError::broker(format!("asking rabbitmq was interrupted: {error}")))?;
+        let facts = asked
+            .map_err(|error| InspectError::broker(format!("asking rabbitmq was interrupted: {error}")))??;
+        return Ok(with_rules(facts, &Rules::of(config)));
     }
     let mut inspected = Vec::new();
     for topic in topics {
@@ -43,7 +45,18 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
         inspected.push(Inspected { topic: topic.clone(), facts });
     }
     connection.say_goodbye(Instant::now() + GOODBYE).await;
-    Ok(BrokerFacts { version: None, nodes: None, clock: None, alarms: None, topics: inspected })
+    let facts = BrokerFacts { version: None, nodes: None, clock: None, alarms: None, topics: inspected };
+    Ok(with_rules(facts, &Rules::of(config)))
+}
+
+/// Adds what the settings say about messages that no queue takes.
+fn with_rules(mut facts: BrokerFacts<TopicFacts>, rules: &Rules) -> BrokerFacts<TopicFacts> {
+    for Inspected { topic, facts } in &mut facts.topics {
+        if let Ok(facts) = facts {
+            facts.passes = rules.find(topic) == Unroutable::Pass;
+        }
+    }
+    facts
 }
 
 /// Declares passively. An error closes the channel, so each query has its own.
@@ -67,5 +80,5 @@ async fn look(connection: &Connection, exchange: &str, topic: &str) -> Result<To
     connection.ask(found).await.map_err(fault::of_subscription)?;
     connection.finish(&channel).await;
     let queue = QueueFacts { queue: topic.to_owned(), settings: None };
-    Ok(TopicFacts { queues: Some(vec![queue]), exchange_durable: None })
+    Ok(TopicFacts { queues: Some(vec![queue]), ..TopicFacts::default() })
 }

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use super::alarms::BLOCKED;
 use super::backlog::Backlog;
-use super::config::Unroutable;
 use super::confirm::{self, Break, RecordOutcome};
 use super::connection::Connection;
 use super::fault;
 use super::suspects::Suspects;
+use super::unrouted::Unlistened;
 use super::window::Item;
 use super::wire::{self, Bounds, Record};
 
@@ -40,7 +40,7 @@ pub(super) struct Session {
     /// The reason why the session is over. Messages that are still submitted are answered with it.
     pub(super) broken: OnceLock<Broken>,
     pub(super) exchange: ShortString,
-    pub(super) unroutable: Unroutable,
+    pub(super) unlistened: Arc<Unlistened>,
     pub(super) app_id: Option<ShortString>,
     pub(super) bounds: Bounds,
     pub(super) confirm_timeout: Duration,
@@ -155,7 +155,7 @@ impl Lane {
     /// Publishes a group and answers all its messages, or returns them with the reason.
     async fn attempt(&self, items: Vec<Item>) -> Result<(), (Vec<Item>, Break)> {
         let (items, records) = self.encode(items);
-        let Session { exchange, confirm_timeout, unroutable, .. } = &*self.session;
+        let Session { exchange, confirm_timeout, unlistened, .. } = &*self.session;
         let published = confirm::publish(&self.connection, &self.channel, exchange, &records);
         match self.in_time(published, *confirm_timeout).await.unwrap_or(Err(Break::Timeout)) {
             Ok(fates) => {
@@ -167,9 +167,7 @@ impl Lane {
                     let topic = &item.message.topic;
                     let outcome = match fate {
                         RecordOutcome::Stored => Ok(()),
-                        RecordOutcome::Unroutable => {
-                            Err(fault::unroutable(topic, exchange.as_str(), *unroutable))
-                        }
+                        RecordOutcome::Unroutable => unlistened.outcome(topic),
                         RecordOutcome::Rejected => Err(fault::nacked(topic)),
                     };
                     item.pending.answer(outcome);
@@ -287,6 +285,7 @@ fn answer_all(items: impl IntoIterator<Item = Item>, broken: &Broken) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rabbitmq::config::Config;
     use crate::rabbitmq::window::WindowLimit;
 
     /// Goal: beside a queue that confirms nothing, only an answer of the broker shows that the
@@ -299,7 +298,7 @@ mod tests {
             published: Mutex::default(),
             broken: OnceLock::new(),
             exchange: ShortString::default(),
-            unroutable: Unroutable::default(),
+            unlistened: Arc::new(Unlistened::new(&Config::new("amqp://localhost"))),
             app_id: None,
             bounds: Bounds { payload_bytes_max: 1, frame_bytes_max: 1 },
             confirm_timeout: Duration::from_secs(1),

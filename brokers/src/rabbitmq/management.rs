@@ -128,7 +128,7 @@ impl Management {
 
     fn topic(&self, exchange: &str, topic: &str) -> Result<TopicFacts, InspectError> {
         if exchange.is_empty() {
-            return Ok(TopicFacts { queues: Some(vec![self.queue(topic, topic)?]), exchange_durable: None });
+            return Ok(TopicFacts { queues: Some(vec![self.queue(topic, topic)?]), ..TopicFacts::default() });
         }
         let (found, _) = self.get::<Exchange>(&["exchanges", &self.vhost, exchange])?;
         let missing = || InspectError::operator(format!("there is no exchange {exchange:?}; declare it"));
@@ -144,7 +144,7 @@ impl Management {
         } else {
             None
         };
-        Ok(TopicFacts { queues, exchange_durable: Some(found.durable) })
+        Ok(TopicFacts { queues, exchange_durable: Some(found.durable), ..TopicFacts::default() })
     }
 
     fn bindings(&self, exchange: &str) -> Result<Vec<Binding>, InspectError> {

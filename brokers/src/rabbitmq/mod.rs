@@ -5,6 +5,7 @@
 //! | `config.rs` | [`Config`]: the operator's settings |
 //! | `endpoint.rs` | turns URL, credentials and certificates into logins |
 //! | `opening.rs` | opens connections whose password is renewed |
+//! | `unrouted.rs` | messages that no queue takes: they wait, are dead, or pass |
 //! | `unopened.rs` | why no connection was opened, at one host or several |
 //! | `uri.rs` | reads the URL |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
@@ -36,7 +37,7 @@
 //!
 //! | what happens | receipt |
 //! |---|---|
-//! | no queue is bound | operator's fault, topic stops |
+//! | no queue is bound | operator's fault, topic stops; or as [`Config::unroutable`] says: the message's fault, for good, or `Ok` |
 //! | a full queue rejects (`overflow=reject-publish`) | broker's fault, topic pauses |
 //! | payload or headers too large, here or on the broker | message's fault; no other message is affected |
 //! | exchange missing, no permission | operator's fault, topic stops (at connect: session) |
@@ -110,6 +111,7 @@ mod subscription;
 mod suspects;
 mod token;
 mod unopened;
+mod unrouted;
 mod uri;
 mod window;
 pub(crate) mod wire;

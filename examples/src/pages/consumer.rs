@@ -110,6 +110,20 @@ mod foreign {
     }
 }
 
+mod mappings {
+    use outbox_toolkit::prelude::*;
+
+    use super::bill;
+
+    use outbox_toolkit::message::foreign;
+
+    fn build(inbox: Inbox<Postgres>) {
+        drop({
+            Consumer::builder(inbox, "billing").on_foreign(foreign::any).on(bill)
+        });
+    }
+}
+
 async fn bill_all(tx: &mut Tx, placed: Vec<OrderPlaced>) -> Result<(), HandlerError> {
     let (orders, cents): (Vec<i64>, Vec<i64>) = placed.iter().map(|one| (one.order, one.cents)).unzip();
     let bill = "INSERT INTO invoice (order_id, cents) SELECT * FROM unnest($1::bigint[], $2::bigint[])";

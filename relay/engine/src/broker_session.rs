@@ -6,6 +6,7 @@ use std::time::Duration;
 use message::crash_points::reached;
 use message::{
     Backoff, Capabilities, Connector, PublishError, Publisher, Receipt, Receipts, Runtime, Submission,
+    Unrouted,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -102,6 +103,12 @@ impl BrokerSession {
     /// last error of its client, if that is recent.
     pub(crate) fn silence(&self) -> String {
         silent(self.connector.last_error())
+    }
+
+    /// Returns the messages that have counted as published since the last call although the broker
+    /// routed them to nobody.
+    pub(crate) fn take_unrouted(&self) -> Vec<Unrouted> {
+        self.connector.take_unrouted()
     }
 
     /// Returns whether a session is open and not closing.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use message::crash_points::reached;
 use message::{
     Capabilities, Connector, FaultScope, Message, PublishError, Publisher, Receipt, Receipts, Splitter,
-    Submission, Ticket,
+    Submission, Ticket, Unrouted,
 };
 
 use crate::crash_points;
@@ -52,6 +52,10 @@ impl Connector for Chunking {
 
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
+    }
+
+    fn take_unrouted(&self) -> Vec<Unrouted> {
+        self.inner.take_unrouted()
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {

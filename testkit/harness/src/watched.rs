@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use message::{Capabilities, Connector, Message, PublishError, Publisher, Receipts, Submission, Ticket};
+use message::{
+    Capabilities, Connector, Message, PublishError, Publisher, Receipts, Submission, Ticket, Unrouted,
+};
 
 /// An observer of the messages that pass through a [`Watched`] connector. Called by its publisher
 /// and, for answers, by the threads of the broker's client: must not block.
@@ -71,6 +73,10 @@ impl<W: Watch> Connector for Watched<W> {
 
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()
+    }
+
+    fn take_unrouted(&self) -> Vec<Unrouted> {
+        self.inner.take_unrouted()
     }
 }
 

@@ -3,7 +3,7 @@
 use brokers::fuzzing::{
     Read, Record, kafka_again, kafka_read, rabbitmq_again, rabbitmq_read, sqs_again, sqs_read,
 };
-use message::{Malformed, Message};
+use message::{Malformed, Message, foreign};
 
 use crate::{bounded, record};
 
@@ -39,10 +39,30 @@ fn evidence(malformed: &Malformed, payload: &[u8], headers_min: usize) {
     assert!(malformed.headers.len() >= headers_min, "{} headers of {headers_min}", malformed.headers.len());
 }
 
+/// Demands that a ready mapping returns a message that can be published, the same each time, or a
+/// reason.
+fn mapped(malformed: &Malformed, again: impl Fn(&Message) -> Option<Read>) {
+    let read = foreign::first([foreign::any, foreign::by_arrival]);
+    match read(malformed).map(Message::from) {
+        Ok(message) => {
+            assert_eq!(read(malformed).map(Message::from), Ok(message.clone()));
+            match again(&message) {
+                Some(Ok(back)) => assert_eq!(back, message),
+                Some(Err(malformed)) => panic!("not read back: {}", malformed.problem),
+                None => {}
+            }
+        }
+        Err(error) => bounded(&error.to_string()),
+    }
+}
+
 fn check(read: Read, again: impl Fn(&Message) -> Option<Read>) {
     let message = match read {
         Ok(message) => message,
-        Err(malformed) => return bounded(&malformed.problem),
+        Err(malformed) => {
+            bounded(&malformed.problem);
+            return mapped(&malformed, again);
+        }
     };
     // A consumer and a relay need these first.
     assert!(message.wire_bytes() >= message.payload.len());

@@ -12,6 +12,7 @@ use engine::maintenance::Maintenance;
 use engine::monitor::Monitor;
 use engine::simulation::Event;
 use engine::telemetry::{History, Looks, Telemetry};
+use message::{Topic, Unrouted};
 use outbox_log::admin::{
     AuditQuery, AuditRecord, AuditSlice, Backlog, Blocker, ChosenEntry, CursorHistory, DecideError, Desk,
     EditRecord, ListedEntry, LogAdmin, Operation, OperatorDecision, ParkedContent, Picture, RelayStatus,
@@ -78,10 +79,13 @@ fn maintain() {
     });
 }
 
-/// Reports a batch from which a filter excluded entries: schedules have no filters.
-fn leave_out() {
+/// Reports what schedules have not: entries that a filter excludes, and messages that a broker
+/// routes to nobody.
+fn report_the_rest() {
     let name = RelayName::new("orders").unwrap();
-    Telemetry::new(&name, "a database", "a broker", 1).events(vec![Event::LeftOut(1)], Duration::ZERO);
+    let telemetry = Telemetry::new(&name, "a database", "a broker", 1);
+    telemetry.events(vec![Event::LeftOut(1)], Duration::ZERO);
+    telemetry.unrouted(&[Unrouted { topic: Topic::new("orders").unwrap(), messages: 1 }]);
 }
 
 /// A database that one relay has led, with a cursor of another history than the server's. The first
@@ -254,7 +258,7 @@ fn emitted() -> Counters {
         }
         maintain();
         monitor(u64::MAX, INTERVAL + Duration::from_secs(1));
-        leave_out();
+        report_the_rest();
     });
     counters
 }

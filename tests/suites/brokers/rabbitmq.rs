@@ -1,12 +1,12 @@
 //! RabbitMQ queues that the shared cases do not cover: several at once, streams, and the view of a
 //! user who lost a permission.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber};
+use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber, Unroutable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use conformance::consuming::{WAIT, done, ids, receive, within};
@@ -24,6 +24,7 @@ tests::cases! { "{on}/{case}":
         several_quorum_queues_are_read_side_by_side = several,
         a_stream_is_refused_by_name = stream,
         an_orderly_end_logs_no_error = orderly,
+        what_no_queue_takes_passes_waits_or_is_dead_by_topic = unlistened,
     }
     rabbitmq + rabbitmq_management { a_withdrawn_permission_ends_the_session = withdrawn }
 }
@@ -32,6 +33,50 @@ const MESSAGES: i64 = 5;
 
 fn config() -> Result<Config, Failure> {
     Ok(brokers::patient_rabbitmq(&Backend::Rabbitmq.address()?))
+}
+
+/// Goal: of messages that an exchange routes to no queue, those of a topic with `pass` are
+/// confirmed and counted, those with `dead` are refused for good, and any other topic stops. A
+/// message that a queue takes is stored, whatever is set for its topic, and not counted. Oracle:
+/// the receipts, the counts, and the deliveries of the queue.
+async fn unlistened(stage: Stage) -> Outcome {
+    let base = config()?;
+    let admin = Admin::connect(&base).await?;
+    let exchange = stage.unique("events");
+    admin.declare_exchange(&exchange).await?;
+    let queue = stage.unique("listener");
+    admin.declare_queue(&queue, QueueOptions::default()).await?;
+    brokers::remove_rabbitmq_queue(&stage, &base, &queue);
+    admin.bind(&queue, &exchange, "audit.heard").await?;
+    let rules = [("audit.*", Unroutable::Pass), ("audit.dead", Unroutable::Dead)];
+    let rules: BTreeMap<_, _> = rules.map(|(topic, rule)| (topic.to_owned(), rule)).into();
+    let connector = Connector::new(&base.clone().exchange(exchange).unroutable_topics(rules))?;
+    let mut messages = Vec::new();
+    for topic in ["audit.heard", "audit.unheard", "audit.dead", "orders"] {
+        messages.extend(sample::orders(topic, 1, MESSAGES)?);
+    }
+    let sent = relaying::send(&connector, &messages).await?;
+    let of =
+        |topic: &'static str| messages.iter().enumerate().filter(move |(_, it)| it.topic.as_str() == topic);
+    for topic in ["audit.heard", "audit.unheard"] {
+        assert!(of(topic).all(|(number, _)| sent.confirmed.contains(&number)), "{topic}: {sent:?}");
+    }
+    for (topic, is_final, scope) in
+        [("audit.dead", true, FaultScope::Message), ("orders", false, FaultScope::Topic)]
+    {
+        let refused = sent.refused.iter().filter(|(number, _)| of(topic).any(|(at, _)| at == *number));
+        let refused: Vec<_> = refused.map(|(_, error)| (error.is_final(), error.scope())).collect();
+        assert_eq!(refused, vec![(is_final, scope); of(topic).count()], "{topic}: {sent:?}");
+    }
+    let counted: Vec<_> =
+        connector.take_unrouted().into_iter().map(|it| (it.topic.to_string(), it.messages)).collect();
+    let passed = u64::try_from(of("audit.unheard").count())?;
+    assert_eq!(counted, [(String::from("audit.unheard"), passed)]);
+    assert_eq!(connector.take_unrouted(), [], "each is counted once");
+    let mut member: Box<dyn Subscription> = Subscriber::new(&base, [queue])?.subscribe().await?;
+    let received = receive(&mut member, of("audit.heard").count()).await?;
+    assert_eq!(ids(&received), of("audit.heard").map(|(_, message)| message.id).collect());
+    Ok(member.close().await?)
 }
 
 /// Goal: one subscription reads several quorum queues, and a delivery is settled in the queue it

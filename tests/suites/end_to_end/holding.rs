@@ -12,12 +12,17 @@ use tests::relay_process::Config;
 use tests::workload::Workload;
 use tests::{Broker, Dialect, Failure, Outcome, RelayProcess, Stage, eventually};
 
+use crate::observability::{ANY, SERVING, get, served};
+
 tests::cases! { "{case}/{on}":
     everywhere {
         a_poisoned_message_holds_its_key_only,
         an_unknown_topic_stops_alone,
     }
-    night postgres rabbitmq { a_message_that_nobody_takes_is_dead_at_once }
+    night postgres rabbitmq {
+        a_message_that_nobody_takes_is_dead_at_once,
+        a_message_that_nobody_takes_passes_by_topic,
+    }
 }
 
 const RELAY: &str = "orders";
@@ -136,5 +141,43 @@ async fn a_message_that_nobody_takes_is_dead_at_once(stage: Stage, broker: Arc<d
     workload.database.append(&nobodys, "b", "33").await?;
     let records = workload.broker.drain(&nobodys, 1).await?;
     assert_eq!(records.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"33"]);
+    relay.stop().await
+}
+
+/// Goal: with `unroutable_topics` messages of one key that no queue takes pass as published, and
+/// are counted and logged once; a topic without this setting waits as before. Oracle: the scraped
+/// counters, the log, and the records that a plain client finds once a queue exists.
+async fn a_message_that_nobody_takes_passes_by_topic(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let workload = Workload::<Postgres>::open(&stage, broker).await?;
+    let section = workload.broker.relay_section().ok_or("it lives in this process")?;
+    let audit = workload.broker.topic_name("audit");
+    let waiting = workload.broker.topic_name("commands");
+    let section = format!("{section}unroutable_topics = {{ \"{audit}\" = \"pass\" }}\n");
+    let url = workload.database.relay_url()?;
+    let config = Config::with_section(&stage, RELAY, &url, &section, "")?;
+    let config = served(&stage, &config, ANY)?;
+    for number in 1..=3 {
+        workload.database.append(&audit, "a", &number.to_string()).await?;
+    }
+    workload.database.append(&waiting, "b", "7").await?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let address = relay.address(SERVING).await?;
+    let count = |text: &str, name: &str, topic: &str| {
+        let series = format!("{name}{{relay=\"{RELAY}\",topic=\"{topic}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok())
+    };
+    let text = eventually("the messages have passed, and the other topic has stopped", || async {
+        let (_, text) = get(&address, "/metrics").await?;
+        let has_stopped = text.contains("relay_publish_failures_total{");
+        Ok((count(&text, "relay_unrouted_total", &audit) == Some(3) && has_stopped).then_some(text))
+    })
+    .await?;
+    assert_eq!(count(&text, "relay_published_total", &audit), Some(3));
+    assert_eq!(count(&text, "relay_unrouted_total", &waiting), None);
+    workload.broker.create_topic(&waiting).await?;
+    let records = workload.broker.drain(&waiting, 1).await?;
+    assert_eq!(records.iter().map(|record| &record.payload[..]).collect::<Vec<_>>(), [b"7"]);
+    let told = relay.log()?.lines().filter(|line| line.contains("count as published")).count();
+    assert_eq!(told, 1, "once for the topic");
     relay.stop().await
 }

@@ -28,9 +28,9 @@ tests::cases! { "{case}":
 }
 
 /// Address with a port that the relay chooses and logs.
-const ANY: &str = "127.0.0.1:0";
+pub(crate) const ANY: &str = "127.0.0.1:0";
 /// Log line that names the address.
-const SERVING: &str = "serving /metrics";
+pub(crate) const SERVING: &str = "serving /metrics";
 
 /// Sends a GET request. Returns the status code and the body.
 pub(crate) async fn get(address: &str, path: &str) -> Result<(u16, String), Failure> {
@@ -44,7 +44,7 @@ pub(crate) async fn get(address: &str, path: &str) -> Result<(u16, String), Fail
     Ok((code, body.to_owned()))
 }
 
-fn served(stage: &Stage, config: &Config, address: &str) -> Result<Config, Failure> {
+pub(crate) fn served(stage: &Stage, config: &Config, address: &str) -> Result<Config, Failure> {
     let text = std::fs::read_to_string(config.path())?;
     let http = format!("[http]\nlisten = {address:?}\npoll_interval = \"1s\"\nunready_after = \"2s\"\n");
     Config::text(stage, &format!("{text}{http}"))
@@ -91,9 +91,13 @@ async fn every_metric(stage: Stage) -> Outcome {
     assert_eq!(value(&text, "relay_leading{"), Some(1.0));
     assert_eq!(value(&text, "relay_database_up{"), Some(1.0));
     let found = exported(&text);
-    // These need a bug in the program, an old history, or a failure of the database.
-    let rare =
-        ["relay_maintenance_faults_total", "relay_expired_segments_total", "relay_database_failures_total"];
+    // These need a bug in the program, an old history, a failure of the database, or RabbitMQ.
+    let rare = [
+        "relay_maintenance_faults_total",
+        "relay_expired_segments_total",
+        "relay_database_failures_total",
+        "relay_unrouted_total",
+    ];
     for metric in engine::telemetry::METRICS {
         match found.get(metric.name) {
             Some((kind, labels)) => {

@@ -34,6 +34,7 @@ impl Driver {
     ) -> Ended {
         self.machine.bring_all_forward();
         self.emit();
+        self.telemetry.unrouted(&self.broker_session.take_unrouted());
         if self.commits.as_ref().is_some_and(Commits::has_closed) {
             self.storing = false;
         }

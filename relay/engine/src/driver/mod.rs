@@ -240,6 +240,7 @@ impl Driver {
                 Some(answer) = self.answers.recv() => self.on_answer(answer),
                 _ = tick.tick() => {
                     self.telemetry.load(self.machine.load());
+                    self.telemetry.unrouted(&self.broker_session.take_unrouted());
                     if self.machine.take_due_waits() {
                         self.due.look_anew(Instant::now());
                     }

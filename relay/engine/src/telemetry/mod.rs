@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use message::{Fault, Message, OrderingKey, PublishError};
+use message::{Fault, Message, OrderingKey, PublishError, Unrouted};
 use metrics::{Counter, Gauge, counter, gauge};
 use outbox_log::{ExceptionState, LogError, RelayName};
 use time::OffsetDateTime;
@@ -298,6 +298,15 @@ impl Telemetry {
         series.blocked_keys.set(load.blocked_keys as f64);
         series.blocked_topics.set(load.blocked_topics as f64);
         series.unanswered.set(load.unanswered as f64);
+    }
+
+    /// Counts messages that were published to nobody. The adapter has logged each topic once.
+    pub fn unrouted(&self, unrouted: &[Unrouted]) {
+        if unrouted.is_empty() {
+            return;
+        }
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        unrouted.iter().for_each(|Unrouted { topic, messages }| topics.unrouted(topic, *messages));
     }
 
     pub(crate) fn checkpointed(&self) {

@@ -15,6 +15,11 @@ pub const METRICS: &[Metric] = &[
     ),
     Metric::counter("relay_published_total", &["relay", "topic"], "messages that the broker confirmed"),
     Metric::counter(
+        "relay_unrouted_total",
+        &["relay", "topic"],
+        "messages among them that no queue took (RabbitMQ, `unroutable = \"pass\"`)",
+    ),
+    Metric::counter(
         "relay_publish_failures_total",
         &["relay", "topic", "fault", "scope"],
         "receipts that report a failure; `fault` is `broker`, `message` or `operator`; `scope` is what the \

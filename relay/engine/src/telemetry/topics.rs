@@ -74,6 +74,13 @@ impl Topics {
         series.delivery_seconds.record(age);
     }
 
+    /// Records messages that were confirmed although the broker routed them to nobody.
+    pub(super) fn unrouted(&mut self, topic: &Topic, messages: u64) {
+        let topic = Arc::clone(&self.series(topic).label);
+        counter!("relay_unrouted_total", "relay" => Arc::clone(&self.relay), "topic" => topic)
+            .increment(messages);
+    }
+
     /// Records a receipt that was not a confirmation.
     pub(super) fn failed(&mut self, topic: &Topic, fault: Fault, scope: FaultScope) {
         let topic = Arc::clone(&self.series(topic).label);
@@ -99,6 +106,7 @@ mod tests {
                 let topic = Topic::new(*name).unwrap();
                 topics.published(&topic, Some(Duration::from_millis(3)), Duration::from_secs(1));
                 topics.failed(&topic, Fault::Broker, FaultScope::Topic);
+                topics.unrouted(&topic, 2);
             }
         });
         recorder.handle().render()
@@ -122,6 +130,9 @@ mod tests {
         ];
         assert_eq!(series(&text, "relay_published_total"), expected);
         assert_eq!(series(&text, "relay_publish_failures_total").len(), 3);
+        let unrouted = series(&text, "relay_unrouted_total");
+        assert_eq!(unrouted[0], "relay_unrouted_total{relay=\"orders\",topic=\"other\"} 1996");
+        assert_eq!(unrouted.len(), 3);
         assert_eq!(series(&scraped(0, &names), "relay_published_total").len(), 1);
     }
 

@@ -79,6 +79,11 @@ fn of_topic(subject: &str, facts: &TopicFacts, version: Option<&str>) -> Vec<Fin
             "the queues behind the exchange are unknown",
             "set rabbitmq.management_url; behind exchange-to-exchange bindings, check the queues by hand",
         )),
+        Some([]) if facts.passes => {
+            let remedy = "its messages are dropped and count as published (unroutable = pass): bind a queue if \
+                          they have a consumer";
+            findings.push(Finding::warn("topic", subject, "no queue is bound", remedy));
+        }
         Some([]) => {
             let remedy = "the broker returns every message, so the topic stops: bind a queue to the exchange";
             findings.push(Finding::fail("topic", subject, "no queue is bound", remedy));
@@ -293,10 +298,13 @@ mod tests {
             let found = findings.iter().find(|finding| finding.check == name).map(|finding| finding.state);
             assert_eq!(found, Some(expected), "{name}: {findings:?}");
         }
-        let transient = TopicFacts { exchange_durable: Some(false), queues: Some(Vec::new()) };
+        let transient = TopicFacts { exchange_durable: Some(false), queues: Some(Vec::new()), passes: false };
         let findings_of_topic = of_topic("topic orders", &transient, None);
         let found: Vec<_> = findings_of_topic.iter().map(|finding| (finding.check, finding.state)).collect();
         assert_eq!(found, [("exchange", Fail), ("topic", Fail)]);
+        let unlistened = TopicFacts { queues: Some(Vec::new()), passes: true, ..TopicFacts::default() };
+        let found: Vec<_> = of_topic("topic audit", &unlistened, None).iter().map(|it| it.state).collect();
+        assert_eq!(found, [Warn]);
         let unlimited = QueueSettings { dead_letter_exchange: None, ..healthy() };
         let before = findings(unlimited, "RabbitMQ 3.10.8");
         assert!(before.iter().all(|finding| finding.state == CheckState::Pass), "{before:?}");

@@ -3,18 +3,22 @@
 //! None is lost or merged with another one, and none stops its neighbours.
 
 use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ::brokers::{kafka, rabbitmq, sqs};
 use async_trait::async_trait;
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::MessageAttributeValue;
+use bytes::Bytes;
+use conformance::consuming::{receive, settle};
 use harness::plain::rabbitmq::Rabbitmq;
 use harness::plain::sqs::Sqs;
 use inbox::{Consumer, DeadLetter, DeadLetterQuery, Handler, HandlerError, Inbox, InboxOptions, Tx};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
-use message::{Message, MessageId, Subscriber};
+use message::{Message, MessageId, Subscriber, Subscription, foreign};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -25,14 +29,23 @@ use tests::eventually::when;
 use tests::{Backend, Database, Failure, Outcome, Stage, eventually};
 use uuid::Uuid;
 
-use super::{KafkaScene, queue, sqs_queue};
+use super::{KafkaScene, amqp_subscribe, queue, sqs_queue, sqs_subscribe};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 tests::cases! { "foreign/{on}/{case}":
-    kafka { whatever_others_send_is_a_dead_letter_or_an_effect = from_kafka }
-    rabbitmq { whatever_others_send_is_a_dead_letter_or_an_effect = from_rabbitmq }
-    sqs { whatever_others_send_is_a_dead_letter_or_an_effect = from_sqs }
+    kafka {
+        whatever_others_send_is_a_dead_letter_or_an_effect = from_kafka,
+        ready_mappings_read_what_others_send = mapped_from_kafka,
+    }
+    rabbitmq {
+        whatever_others_send_is_a_dead_letter_or_an_effect = from_rabbitmq,
+        ready_mappings_read_what_others_send = mapped_from_rabbitmq,
+    }
+    sqs {
+        whatever_others_send_is_a_dead_letter_or_an_effect = from_sqs,
+        ready_mappings_read_what_others_send = mapped_from_sqs,
+    }
 }
 
 #[derive(Deserialize)]
@@ -40,6 +53,24 @@ struct Corpus {
     /// Bodies for producers that list none, by broker.
     bodies: std::collections::BTreeMap<String, Vec<Value>>,
     producers: Vec<Producer>,
+}
+
+/// The answer of the ready mappings to a delivery.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "snake_case")]
+enum Mapped {
+    /// A message of this kind; `$topic` stands for the topic.
+    Kind(String),
+    /// An error with this text.
+    Error(String),
+}
+
+/// The same for all bodies, or one for each.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Expected {
+    Same(Mapped),
+    ByBody(Vec<Mapped>),
 }
 
 /// An envelope as one library writes it.
@@ -53,6 +84,8 @@ struct Producer {
     #[serde(default)]
     headers: Vec<(String, Value)>,
     bodies: Option<Vec<Value>>,
+    /// The answer of the ready mappings, if it has no effect by itself.
+    mapped: Option<Expected>,
     /// Whether the message has an id that the inbox accepts.
     #[serde(default)]
     effect: bool,
@@ -68,6 +101,7 @@ struct Sent {
     body: Option<Vec<u8>>,
     /// The message's id, if it must take effect.
     effect: Option<String>,
+    mapped: Option<Mapped>,
 }
 
 /// Returns all messages of a broker in the order of the file. Messages of one producer follow each
@@ -77,8 +111,13 @@ fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
     let mut sent = Vec::new();
     for producer in producers.iter().filter(|producer| producer.broker == backend.as_str()) {
         let default = bodies.get(backend.as_str()).ok_or("no bodies for this broker")?;
-        for body in producer.bodies.as_ref().unwrap_or(default) {
+        for (at, body) in producer.bodies.as_ref().unwrap_or(default).iter().enumerate() {
             let mut id = None;
+            let mapped = match &producer.mapped {
+                Some(Expected::Same(mapped)) => Some(mapped.clone()),
+                Some(Expected::ByBody(all)) => Some(all.get(at).ok_or("a body without an answer")?.clone()),
+                None => None,
+            };
             let headers = producer.headers.iter();
             let message = Sent {
                 producer: producer.name.clone(),
@@ -91,6 +130,7 @@ fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
                 headers: headers.map(|(name, value)| (name.clone(), filled(value, &mut id))).collect(),
                 body: bytes(body, &mut id),
                 effect: None,
+                mapped,
             };
             sent.push(Sent { effect: id.filter(|_| producer.effect), ..message });
         }
@@ -98,7 +138,11 @@ fn corpus(backend: Backend) -> Result<Vec<Sent>, Failure> {
     Ok(sent)
 }
 
-/// Replaces `$v4` and `$v7` by fresh ids, and stores the latter in `id`.
+/// The number of the next `$n`.
+static NEXT: AtomicU32 = AtomicU32::new(1_000);
+
+/// Replaces `$v4` and `$v7` by fresh ids, and stores the latter in `id`; `$n` by a number of four
+/// digits that no other message has.
 fn filled(value: &Value, id: &mut Option<String>) -> Value {
     match value {
         Value::String(text) if text.contains("$v7") => {
@@ -106,6 +150,9 @@ fn filled(value: &Value, id: &mut Option<String>) -> Value {
             let text = text.replace("$v7", &fresh);
             *id = Some(fresh);
             Value::String(text)
+        }
+        Value::String(text) if text.contains("$n") => {
+            Value::String(text.replace("$n", &NEXT.fetch_add(1, Ordering::Relaxed).to_string()))
         }
         Value::String(text) => Value::String(text.replace("$v4", &Uuid::new_v4().to_string())),
         Value::Array(values) => values.iter().map(|value| filled(value, id)).collect(),
@@ -238,8 +285,15 @@ async fn from_kafka(stage: Stage) -> Outcome {
     let sent = corpus(Backend::Kafka)?;
     assert!(sent.len() >= 200, "{} messages", sent.len());
     let scene = KafkaScene::open(&stage).await?;
+    to_kafka(&scene, &sent)?;
+    let group = kafka::GroupConfig::new(&scene.group, [&scene.topic]);
+    let config = kafka::Config::new(scene.servers.split(','));
+    consumed(&stage, sent, kafka::Subscriber::new(config, group)?).await
+}
+
+fn to_kafka(scene: &KafkaScene, sent: &[Sent]) -> Outcome {
     let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &scene.servers).create()?;
-    for message in &sent {
+    for message in sent {
         let mut headers = OwnedHeaders::new();
         for (key, value) in &message.headers {
             let value = bytes(value, &mut None);
@@ -249,10 +303,7 @@ async fn from_kafka(stage: Stage) -> Outcome {
         (record.key, record.payload) = (message.key.as_deref(), message.body.as_deref());
         producer.send(record).map_err(|(error, _)| error)?;
     }
-    producer.flush(PATIENCE)?;
-    let group = kafka::GroupConfig::new(&scene.group, [&scene.topic]);
-    let config = kafka::Config::new(scene.servers.split(','));
-    consumed(&stage, sent, kafka::Subscriber::new(config, group)?).await
+    Ok(producer.flush(PATIENCE)?)
 }
 
 fn amqp(value: &Value) -> Result<AMQPValue, Failure> {
@@ -311,20 +362,28 @@ fn amqp_properties(message: &Sent) -> Result<BasicProperties, Failure> {
 async fn from_rabbitmq(stage: Stage) -> Outcome {
     let sent = corpus(Backend::Rabbitmq)?;
     let queue = queue(&stage, false).await?;
-    let url = Backend::Rabbitmq.address()?;
+    to_rabbitmq(&queue, &sent).await?;
+    let config = rabbitmq::Config::new(Backend::Rabbitmq.address()?);
+    consumed(&stage, sent, rabbitmq::Subscriber::new(&config, [&queue])?).await
+}
+
+async fn to_rabbitmq(queue: &str, sent: &[Sent]) -> Outcome {
     let message = |sent: &Sent| Ok((amqp_properties(sent)?, sent.body.clone().unwrap_or_default()));
     let messages = sent.iter().map(message).collect::<Result<Vec<_>, Failure>>()?;
-    Rabbitmq::new(&url).publish("", &queue, messages).await?;
-    let config = rabbitmq::Config::new(url);
-    consumed(&stage, sent, rabbitmq::Subscriber::new(&config, [&queue])?).await
+    Rabbitmq::new(Backend::Rabbitmq.address()?).publish("", queue, messages).await
 }
 
 async fn from_sqs(stage: Stage) -> Outcome {
     let sent = corpus(Backend::Sqs)?;
     let queue = sqs_queue(&stage).await?;
+    to_sqs(&queue, &sent).await?;
+    consumed(&stage, sent, sqs::Subscriber::new(&crate::sqs::config(Backend::Sqs.address()?), &queue)?).await
+}
+
+async fn to_sqs(queue: &str, sent: &[Sent]) -> Outcome {
     let plain = Sqs::elasticmq(Backend::Sqs.address()?).await;
-    let url = plain.url(&queue).await?;
-    for message in &sent {
+    let url = plain.url(queue).await?;
+    for message in sent {
         let body = String::from_utf8(message.body.clone().unwrap_or_default())?;
         let mut send = plain.client().send_message().queue_url(&url).message_body(body);
         for (name, value) in &message.headers {
@@ -343,5 +402,95 @@ async fn from_sqs(stage: Stage) -> Outcome {
         }
         send.send().await?;
     }
-    consumed(&stage, sent, sqs::Subscriber::new(&crate::sqs::config(Backend::Sqs.address()?), &queue)?).await
+    Ok(())
+}
+
+/// A delivery as the mappings read it.
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    Own,
+    Foreign { id: MessageId, kind: String },
+    Refused(String),
+}
+
+/// Goal: what each library writes is read by a ready mapping, or refused with a clear answer, and a
+/// redelivery gives the same ids. Oracle: the file of the corpus.
+async fn mapped<F, Fut>(sent: Vec<Sent>, topic: &str, subscribe: F) -> Outcome
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<Box<dyn Subscription>, Failure>>,
+{
+    let read = foreign::first([foreign::any, foreign::by_arrival]);
+    let mut sessions = Vec::new();
+    for is_last in [false, true] {
+        let mut member = subscribe().await?;
+        let received = receive(&mut member, sent.len()).await?;
+        let outcomes = received.iter().map(|delivery| match &delivery.message {
+            Ok(_) => (Bytes::new(), Read::Own),
+            Err(malformed) => {
+                let outcome = match read(malformed).map(Message::from) {
+                    Ok(message) => Read::Foreign { id: message.id, kind: message.kind.to_string() },
+                    Err(error) => Read::Refused(error.to_string()),
+                };
+                (malformed.payload.clone(), outcome)
+            }
+        });
+        sessions.push(outcomes.collect::<Vec<_>>());
+        if is_last {
+            settle(&mut member, &received).await?;
+        }
+        member.close().await?;
+    }
+    let ids = |outcomes: &[(Bytes, Read)]| -> Vec<MessageId> {
+        let ids = outcomes.iter().filter_map(|(_, outcome)| match outcome {
+            Read::Foreign { id, .. } => Some(*id),
+            _ => None,
+        });
+        let mut ids: Vec<_> = ids.collect();
+        ids.sort_unstable();
+        ids
+    };
+    let [mut first, second] = <[_; 2]>::try_from(sessions).map_err(|_| "two sessions")?;
+    assert_eq!(ids(&first), ids(&second), "a redelivery has the same ids");
+    let different: BTreeSet<_> = ids(&first).into_iter().collect();
+    assert_eq!(different.len(), ids(&first).len(), "two messages have one id");
+    for sent in &sent {
+        let fits = |(payload, outcome): &(Bytes, Read)| match (&sent.mapped, outcome) {
+            (None, Read::Own) => true,
+            (Some(Mapped::Kind(expected)), Read::Foreign { kind, .. }) => {
+                *kind == expected.replace("$topic", topic) && sent.is_payload(payload)
+            }
+            (Some(Mapped::Error(part)), Read::Refused(error)) => {
+                error.contains(part) && sent.is_payload(payload)
+            }
+            _ => false,
+        };
+        let at = first.iter().position(fits).ok_or_else(|| {
+            let left: Vec<_> = first.iter().map(|(_, outcome)| outcome).collect();
+            format!("{}: nothing is {:?}; left: {left:?}", sent.producer, sent.mapped)
+        })?;
+        first.swap_remove(at);
+    }
+    Ok(())
+}
+
+async fn mapped_from_kafka(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Kafka)?;
+    let scene = KafkaScene::open(&stage).await?;
+    to_kafka(&scene, &sent)?;
+    mapped(sent, &scene.topic, || scene.subscribe()).await
+}
+
+async fn mapped_from_rabbitmq(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Rabbitmq)?;
+    let queue = queue(&stage, false).await?;
+    to_rabbitmq(&queue, &sent).await?;
+    mapped(sent, &queue, || amqp_subscribe(&queue)).await
+}
+
+async fn mapped_from_sqs(stage: Stage) -> Outcome {
+    let sent = corpus(Backend::Sqs)?;
+    let queue = sqs_queue(&stage).await?;
+    to_sqs(&queue, &sent).await?;
+    mapped(sent, &queue, || sqs_subscribe(&queue)).await
 }

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use brokers::kafka::{Config, Connector, TopicPlan, mock};
+use brokers::kafka::{Config, Connector, GroupConfig, Subscriber, TopicPlan, mock};
+use bytes::Bytes;
+use conformance::consuming::receive;
 use harness::plain::kafka::{Kafka as PlainKafka, Reading};
-use message::Message;
+use message::{Message, MessageId, OrderingKey, Subscription, TOMBSTONE};
 use rdkafka::Timestamp;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use tests::brokers::{create_kafka_topic, patient_kafka};
 use tests::{Backend, Failure, Outcome, Stage};
 
 use super::{attributes, plain_headers, publish};
-use conformance::sample;
 use conformance::session::PATIENCE;
+use conformance::{relaying, sample};
 
 /// Enough partitions to test `murmur2(key) % partitions`, the partitioner of Java clients.
 const PARTITIONS: u16 = 16;
@@ -36,6 +38,38 @@ pub(super) async fn cluster(stage: Stage) -> Outcome {
     let config = patient_kafka(&servers.join(","));
     create_kafka_topic(&stage, &config, TopicPlan::new(&topic, PARTITIONS)).await?;
     check(&servers, &topic).await
+}
+
+/// Goal: a message without a value is a record without one, is read back as one, and is not
+/// mistaken for an empty payload. Oracle: librdkafka's plain consumer, and the messages that a
+/// subscription returns.
+pub(super) async fn tombstone(stage: Stage) -> Outcome {
+    let servers = Backend::Kafka.address()?;
+    let topic = stage.unique("tombstones");
+    let config = patient_kafka(&servers);
+    create_kafka_topic(&stage, &config, TopicPlan::new(&topic, 1)).await?;
+    let mut gone = sample::binary(&topic)?;
+    gone.payload = Bytes::new();
+    gone.key = Some(OrderingKey::new("customer-7")?);
+    let mut empty = gone.clone().with_id(MessageId::new());
+    gone.headers.insert(TOMBSTONE, "true")?;
+    empty.headers = gone.headers.clone();
+    empty.headers.insert(TOMBSTONE, "false")?;
+    let messages = [gone.clone(), empty.clone()];
+    let sent = relaying::send(&Connector::new(config.clone())?, &messages).await?;
+    assert!(sent.refused.is_empty(), "{sent:?}");
+    let reading = Reading::default().at_least(2).silence(PATIENCE);
+    let records = PlainKafka::new(servers).read_all(&topic, reading).await?;
+    let values: Vec<_> = records.iter().map(|record| (record.key(), record.payload())).collect();
+    let key = Some(&b"customer-7"[..]);
+    assert_eq!(values, [(key, None), (key, Some(&b""[..]))]);
+    let group = GroupConfig::new(stage.unique("group"), [&topic]);
+    let mut member: Box<dyn Subscription> = Subscriber::new(config, group)?.subscribe().await?;
+    let received = receive(&mut member, 2).await?;
+    let read: Vec<_> = received.iter().filter_map(|delivery| delivery.message.as_ref().ok()).collect();
+    assert_eq!(read, [&gone, &empty]);
+    assert_eq!([read[0].is_tombstone(), read[1].is_tombstone()], [true, false]);
+    Ok(member.close().await?)
 }
 
 /// Goal: a consumer in any language finds what `docs/wire.md` says. Oracle: librdkafka's plain

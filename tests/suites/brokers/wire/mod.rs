@@ -13,7 +13,10 @@ use conformance::{relaying, sample};
 
 tests::cases! { "wire/{on}/{case}":
     kafka_mock { a_plain_client_finds_every_field = kafka::mock }
-    kafka { a_plain_client_finds_every_field = kafka::cluster }
+    kafka {
+        a_plain_client_finds_every_field = kafka::cluster,
+        a_tombstone_is_a_record_without_a_value = kafka::tombstone,
+    }
     rabbitmq { a_plain_client_finds_every_field = rabbitmq::queue }
     sqs { a_plain_client_finds_every_field = |stage: Stage| sqs::queue(stage, Backend::Sqs) }
     sqs_fifo { a_plain_client_finds_every_field = |stage: Stage| sqs::queue(stage, Backend::SqsFifo) }

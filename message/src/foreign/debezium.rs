@@ -1,0 +1,295 @@
+//! Records that Debezium writes to Kafka.
+
+use bytes::Bytes;
+
+use super::arrival::place_id;
+use super::body::{Object, plain};
+use super::identity::{identity, of_millis};
+use super::unmapped::Unmapped;
+use crate::evidence::ordering_key;
+use crate::foreign_message::ForeignMessage;
+use crate::id::MessageId;
+use crate::subscription::Malformed;
+use crate::text::{ContentType, OrderingKey, Source};
+
+const CHANGE: &str = "change event of Debezium";
+
+/// The prefix of topics to which the outbox event router sends by default.
+const ROUTED: &str = "outbox.event.";
+
+/// Parts of a change's position that differ when the connector sends it again.
+const VOLATILE: [&str; 6] = ["version", "snapshot", "sequence", "ts_ms", "ts_us", "ts_ns"];
+
+/// Reads a record of Debezium's outbox event router. The id is the header `id`, the kind the header
+/// `eventType` or `type`, else the topic without `outbox.event.`. A record without a value, which
+/// the router sends for an empty payload, is a message as well.
+///
+/// Only an id of version 7 recognises an event that the connector sends twice. For others, the id
+/// is made with the time of the record, which must be that of the event: set
+/// `table.field.event.timestamp` of the router.
+///
+/// # Errors
+/// [`Unmapped::OtherForm`]: there is no header `id`. [`Unmapped::Invalid`]: it is empty, or the
+/// record has no time.
+pub fn debezium_outbox(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
+    let id = malformed
+        .header("id")
+        .ok_or_else(|| Unmapped::other_form("no record of Debezium's outbox event router: no header id"))?;
+    let topic = malformed.topic.as_str();
+    let routed = topic.strip_prefix(ROUTED).filter(|rest| !rest.is_empty()).unwrap_or(topic);
+    let named = ["eventType", "type"].into_iter().find_map(|name| malformed.header(name));
+    let kind = named.filter(|kind| !kind.is_empty()).unwrap_or(routed);
+    // Converters can write texts as JSON.
+    let id = plain(id).unwrap_or_else(|| id.to_owned());
+    let message = malformed.to_message(identity(malformed, topic, &id, None)?, kind)?;
+    let message = match key(malformed) {
+        Some(key) => message.key(key),
+        None => message,
+    };
+    Ok(match without_schema(&malformed.payload)? {
+        Some(payload) => message.payload(payload),
+        None => message,
+    })
+}
+
+/// Returns the payload that a JSON converter with schemas has wrapped; `None` for any other body.
+fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
+    let Some(object) = Object::with("payload", body, "payload")? else { return Ok(None) };
+    if object.all().any(|(name, _)| !["schema", "payload"].contains(&name)) || object.all().count() != 2 {
+        return Ok(None);
+    }
+    let Some(json) = object.raw("payload") else { return Ok(None) };
+    let text = serde_json::from_str::<String>(json);
+    Ok(Some(text.map_or_else(|_| Bytes::copy_from_slice(json.as_bytes()), Bytes::from)))
+}
+
+/// Reads a change event of Debezium, with or without its schema. The payload is the whole event
+/// (`before`, `after`, `source`, `op`, …), byte for byte. The kind is the table and what happened:
+/// `orders.created`, `.updated`, `.deleted`, `.read` (in a snapshot), `.truncated`, `.message`. A
+/// record without a value, which follows a deletion, is the kind `orders.tombstone`.
+///
+/// The id is made of topic, key, content and position in the database's log, at the time of the
+/// change. So a change that the connector sends twice has the same id. Changes without a key or a
+/// time, and tombstones, have their place in the topic as id.
+///
+/// # Errors
+/// [`Unmapped::OtherForm`]: this is no change event. [`Unmapped::Invalid`]: a member occurs twice,
+/// or the record has neither a position nor a time.
+pub fn debezium_change(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
+    if malformed.is_tombstone() {
+        return tombstone(malformed);
+    }
+    let Some(change) = change(&malformed.payload)? else {
+        return Err(Unmapped::other_form("no change event of Debezium"));
+    };
+    let position = change.event.object("source")?;
+    let origin = |name: &str| position.as_ref().and_then(|position| position.text(name));
+    let operation = change.event.required("op")?;
+    let table = origin("table").or_else(|| origin("collection"));
+    let table = table.unwrap_or_else(|| last_part(&malformed.topic).to_owned());
+    let kind = format!("{table}.{}", word(&operation));
+    let id = change_id(malformed, &change.event, position.as_ref(), &operation)?;
+    let mut message =
+        malformed.to_message(id, &kind)?.payload(change.payload).content_type(ContentType::json());
+    if let Some(source) = origin("name").and_then(|name| Source::new(format!("/debezium/{name}")).ok()) {
+        message = message.source(source);
+    }
+    Ok(match key(malformed) {
+        Some(key) => message.key(key),
+        None => message,
+    })
+}
+
+/// A change event, and its bytes without a schema.
+struct Change<'a> {
+    event: Object<'a>,
+    payload: Bytes,
+}
+
+fn change(body: &[u8]) -> Result<Option<Change<'_>>, Unmapped> {
+    let Some(outer) = Object::with(CHANGE, body, "op")?.or(Object::with(CHANGE, body, "payload")?) else {
+        return Ok(None);
+    };
+    let is_change = |event: &Object<'_>| {
+        event.raw("op").is_some() && (event.raw("source").is_some() || event.raw("ts_ms").is_some())
+    };
+    if is_change(&outer) {
+        return Ok(Some(Change { event: outer, payload: Bytes::copy_from_slice(body) }));
+    }
+    let inner = outer.object("payload")?.filter(is_change);
+    Ok(inner.zip(outer.payload("payload")).map(|(event, payload)| Change { event, payload }))
+}
+
+/// Returns the id of a change: that of its position, or of its place in the topic.
+fn change_id(
+    malformed: &Malformed,
+    event: &Object<'_>,
+    position: Option<&Object<'_>>,
+    operation: &str,
+) -> Result<MessageId, Unmapped> {
+    let of_place = || place_id(malformed).map_err(|error| Unmapped::invalid(error.to_string()));
+    let (Some(key), Some(position)) = (malformed.raw_key(), position) else { return of_place() };
+    let millis = position.text("ts_ms").and_then(|text| text.parse().ok()).filter(|millis| *millis > 0);
+    let Some(at) = millis.and_then(of_millis) else { return of_place() };
+    let mut parts: Vec<Vec<u8>> = vec![malformed.topic.clone().into_bytes(), key, operation.into()];
+    for name in ["before", "after"] {
+        parts.push(event.raw(name).unwrap_or_default().into());
+    }
+    for (name, json) in position.all().filter(|(name, _)| !VOLATILE.contains(name)) {
+        parts.extend([name.into(), json.into()]);
+    }
+    Ok(MessageId::derived(at, parts)?)
+}
+
+/// Reads a record without a value, if it has a key and no header of another library.
+fn tombstone(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
+    let is_plain = malformed.headers.iter().all(|(name, _)| name.starts_with("__debezium."));
+    if malformed.raw_key().is_none() || !is_plain {
+        return Err(Unmapped::other_form("no tombstone of Debezium: it has no key, or other headers"));
+    }
+    let id = place_id(malformed).map_err(|error| Unmapped::invalid(error.to_string()))?;
+    let message = malformed.to_message(id, &format!("{}.tombstone", last_part(&malformed.topic)))?;
+    Ok(match key(malformed) {
+        Some(key) => message.key(key),
+        None => message,
+    })
+}
+
+/// Returns the ordering key of a record: its key without a schema.
+fn key(malformed: &Malformed) -> Option<OrderingKey> {
+    let raw = malformed.raw_key()?;
+    let wrapped = Object::with("key", &raw, "payload").ok().flatten();
+    let json = wrapped.filter(|key| key.all().count() == 2).and_then(|key| key.raw("payload"));
+    json.map_or_else(|| ordering_key(&raw), |json| ordering_key(json.as_bytes()))
+}
+
+fn last_part(topic: &str) -> &str {
+    topic.rsplit('.').next().filter(|part| !part.is_empty()).unwrap_or(topic)
+}
+
+/// Returns what an operation did, as a word.
+fn word(operation: &str) -> &str {
+    match operation {
+        "c" => "created",
+        "r" => "read",
+        "u" => "updated",
+        "d" => "deleted",
+        "t" => "truncated",
+        "m" => "message",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message;
+    use time::macros::datetime;
+
+    fn pair(name: &str, value: &str) -> (String, String) {
+        (name.to_owned(), value.to_owned())
+    }
+
+    fn record(key: Option<&str>, body: Option<&str>) -> Malformed {
+        let mut properties = vec![pair("kafka.timestamp", "2026-11-27T20:00:01Z")];
+        if body.is_none() {
+            properties.push(pair("kafka.value", "null"));
+        }
+        Malformed {
+            topic: String::from("shop.public.orders"),
+            key: key.map(str::to_owned),
+            properties,
+            broker_notes: vec![pair("kafka.partition", "0"), pair("kafka.offset", "42")],
+            payload: Bytes::copy_from_slice(body.unwrap_or_default().as_bytes()),
+            ..Malformed::default()
+        }
+    }
+
+    fn read(malformed: &Malformed) -> Message {
+        debezium_change(malformed).unwrap().into()
+    }
+
+    const KEY: &str = r#"{"schema":{"type":"struct"},"payload":{"id":7}}"#;
+
+    fn body(operation: &str, lsn: u32, rest: &str) -> String {
+        format!(
+            r#"{{"before":null,"after":{{"id":7,"total":1.00}},"op":"{operation}","ts_ms":1795809600500,
+            "source":{{"version":"2.7","connector":"postgresql","name":"shop","ts_ms":1795809600000,"db":"s",
+            "schema":"public","table":"orders","lsn":{lsn}{rest}}}}}"#
+        )
+    }
+
+    #[test]
+    fn a_change_is_read_whole_with_or_without_its_schema() {
+        let bare = body("u", 9, "");
+        let message = read(&record(Some(KEY), Some(&bare)));
+        assert_eq!((message.kind.as_str(), message.source.as_str()), ("orders.updated", "/debezium/shop"));
+        assert_eq!(message.id.generated_at(), datetime!(2026-11-27 20:00 UTC));
+        assert_eq!(message.key.as_ref().unwrap().as_str(), r#"{"id":7}"#);
+        assert!(message.payload == bare.as_bytes() && message.content_type.is_json());
+        let wrapped = read(&record(Some(KEY), Some(&format!(r#"{{"schema":{{}},"payload":{bare}}}"#))));
+        assert_eq!((wrapped.id, &wrapped.payload), (message.id, &message.payload));
+    }
+
+    #[test]
+    fn a_change_that_is_sent_again_has_its_id_and_any_other_has_not() {
+        let id = |key: Option<&str>, body: &str| read(&record(key, Some(body))).id;
+        let first = id(Some(KEY), &body("u", 9, ""));
+        let again = body("u", 9, r#","sequence":"[1,2]","snapshot":"last""#).replace("2.7", "3.0");
+        assert_eq!(id(Some(KEY), &again), first);
+        for (key, other) in [
+            (KEY, body("u", 10, "")),
+            (KEY, body("d", 9, "")),
+            (KEY, body("u", 9, r#","row":1"#)),
+            (KEY, body("u", 9, "").replace("1.00", "2.00")),
+            ("other", body("u", 9, "")),
+        ] {
+            assert_ne!(id(Some(key), &other), first, "{key} {other}");
+        }
+        // Without a key, rows of one snapshot can be equal in everything but their place.
+        let mut elsewhere = record(None, Some(&body("r", 9, "")));
+        let here = read(&elsewhere).id;
+        elsewhere.broker_notes[1].1 = String::from("43");
+        assert_ne!(read(&elsewhere).id, here);
+    }
+
+    #[test]
+    fn a_tombstone_is_a_message_of_its_key() {
+        let message = read(&record(Some(KEY), None));
+        assert_eq!((message.kind.as_str(), message.is_tombstone()), ("orders.tombstone", true));
+        assert_eq!(message.key.unwrap().as_str(), r#"{"id":7}"#);
+        assert!(debezium_change(&record(None, None)).unwrap_err().is_other_form());
+        let mut other = record(Some(KEY), None);
+        other.headers = vec![pair("__TypeId__", "x")];
+        assert!(debezium_change(&other).unwrap_err().is_other_form());
+    }
+
+    #[test]
+    fn what_is_no_change_is_left_to_others_and_an_ambiguous_one_is_refused() {
+        for body in ["", "{}", r#"{"op":"c"}"#, r#"{"payload":{"op":"c"}}"#, r#"{"id":7,"op":"x"}"#, "[1]"] {
+            let error = debezium_change(&record(Some(KEY), Some(body))).unwrap_err();
+            assert!(error.is_other_form(), "{body}: {error}");
+        }
+        let twice = body("c", 9, "").replacen("\"op\"", "\"op\":\"d\",\"op\"", 1);
+        let error = debezium_change(&record(Some(KEY), Some(&twice))).unwrap_err();
+        assert!(!error.is_other_form() && error.to_string().contains("\"op\""), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_the_outbox_router_is_its_event() {
+        let mut routed = record(Some("7"), Some(r#"{"schema":{"type":"string"},"payload":"{\"order\":7}"}"#));
+        routed.topic = String::from("outbox.event.orders");
+        assert!(debezium_outbox(&routed).unwrap_err().is_other_form());
+        routed.headers = vec![pair("id", "\"17\"")];
+        let message = Message::from(debezium_outbox(&routed).unwrap());
+        let at = datetime!(2026-11-27 20:00:01 UTC);
+        assert_eq!(message.id, MessageId::derived(at, ["outbox.event.orders", "17"]).unwrap());
+        assert_eq!((message.kind.as_str(), &message.payload[..]), ("orders", &br#"{"order":7}"#[..]));
+        let id = MessageId::new();
+        routed.headers = vec![pair("id", &id.to_string()), pair("eventType", "OrderPlaced")];
+        routed.properties.push(pair("kafka.value", "null"));
+        routed.payload = Bytes::new();
+        let message = Message::from(debezium_outbox(&routed).unwrap());
+        assert_eq!((message.id, message.kind.as_str(), message.is_tombstone()), (id, "OrderPlaced", true));
+    }
+}
