@@ -95,7 +95,7 @@ impl PostgresLog {
         Ok(verdicts)
     }
 
-    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// Takes the entries that wait for a retry from the relay, if the action applies to them (see
     /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
     /// Returns until when they are taken.
     async fn take_waiting(
@@ -103,7 +103,7 @@ impl PostgresLog {
         connection: &mut PgConnection,
         batch: Batch<'_>,
     ) -> Result<Option<String>, LogError> {
-        let Batch { relay, entries, .. } = batch;
+        let Batch { relay, entries, decree, .. } = batch;
         let failed = || LogError::during("take entries from the relay");
         let mut ids: Vec<i64> = entries.iter().map(|entry| entry.id.0).collect();
         ids.sort_unstable();
@@ -115,6 +115,7 @@ impl PostgresLog {
             .bind(ids)
             .bind(taken_for.as_secs_f64())
             .bind(batch.as_of())
+            .bind(decree.decision.action().takes_any_cause())
             .fetch_all(&mut *tx)
             .await
             .map_err(failed())?;

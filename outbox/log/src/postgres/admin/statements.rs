@@ -109,14 +109,16 @@ SELECT p.id FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS p
 WHERE p.edited_at > $3::timestamptz";
 
-// $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
-// due, and until when it is taken. A confirmation for the time $4, if given, does not cover one
-// that has been retried or edited since, or was dead and is requeued.
+// $1 relay, $2 ids, $3 seconds: the entries that wait for a retry, when each is due, and until when
+// it is taken. Unless $5 only those that wait for an operator as well. A confirmation for the time
+// $4, if given, does not cover one that has been retried or edited since, or was dead and is
+// requeued.
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
     SELECT id, due_at FROM {schema}outbox_exception
-    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying'
+        AND (fault = 'operator' OR $5::boolean)
         AND due_at > clock_timestamp() AND ($4::timestamptz IS NULL OR updated_at <= $4
             AND coalesce((SELECT edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) <= $4, true))

@@ -270,7 +270,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "admin.SET_DUE", "", 100, 0, format!("'main',{},NULL", array(4_001..=4_100)));
     for (about, as_of) in [("", "NULL"), ("confirmed", "'2200-01-01'")] {
         add(Relay, "admin.LOCK_ENTRIES", about, 100, 0, format!("'main',{},NULL,{as_of}", array(4_001..=4_100)));
-        add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{},20,{as_of}", array(4_001..=4_100)));
+        add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{},20,{as_of},true", array(4_001..=4_100)));
     }
     add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},'2020-01-01'", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
