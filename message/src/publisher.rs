@@ -207,6 +207,7 @@ pub struct PublishError {
     reason: String,
     is_contained: bool,
     is_final: bool,
+    is_about_this_message: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -216,7 +217,15 @@ impl PublishError {
     /// and names no server, user or file.
     #[must_use]
     pub fn new(fault: Fault, scope: FaultScope, reason: impl Into<String>) -> Self {
-        Self { fault, scope, reason: reason.into(), is_contained: false, is_final: false, source: None }
+        Self {
+            fault,
+            scope,
+            reason: reason.into(),
+            is_contained: false,
+            is_final: false,
+            is_about_this_message: false,
+            source: None,
+        }
     }
 
     /// Makes an error for a broker that is unreachable, disconnected or did not answer in time. The
@@ -268,6 +277,24 @@ impl PublishError {
     pub fn without_retry(mut self) -> Self {
         self.is_final = true;
         self
+    }
+
+    /// Marks a failure of the topic as one that the message may have caused: the destination had
+    /// the message and did not accept it, as while it is overloaded, or could not cope with it.
+    /// After several such failures the relay tries another message of the topic; if the destination
+    /// answers about that one, this message alone waits, with its key. Without the mark, a failure
+    /// of the topic always stops the topic.
+    #[must_use]
+    pub fn about_this_message(mut self) -> Self {
+        self.is_about_this_message = true;
+        self
+    }
+
+    /// Whether the message may have caused the failure of its topic; see
+    /// [`about_this_message`](PublishError::about_this_message).
+    #[must_use]
+    pub fn is_about_this_message(&self) -> bool {
+        self.is_about_this_message
     }
 
     /// Whether another attempt can only end the same way; see

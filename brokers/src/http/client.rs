@@ -15,7 +15,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use message::addresses::{addresses_of, first_to_answer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
@@ -138,29 +138,11 @@ impl Service<Uri> for Connections {
 }
 
 fn tls(config: &Config) -> Result<ClientConfig, InvalidSetting> {
-    let wrong = |setting: &str, problem: String| InvalidSetting::new(format!("http.tls.{setting}"), problem);
-    let mut roots = RootCertStore::empty();
-    let own = config.tls.as_ref().map(|tls| tls.authorities("http.tls")).transpose()?.flatten();
-    if let Some(authorities) = own {
-        roots.add_parsable_certificates(authorities);
-    } else if config.needs_authorities() {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            let problem = "missing, and this machine has no certificate authorities; install them, or set it";
-            return Err(wrong("ca_file", String::from(problem)));
-        }
+    let https = config.tls.clone().unwrap_or_default().https("http.tls")?;
+    if config.needs_authorities() {
+        https.check_authorities()?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong("ca_file", error.to_string()))?
-        .with_root_certificates(roots);
-    match config.tls.as_ref().map(|tls| tls.identity("http.tls")).transpose()?.flatten() {
-        Some((chain, key)) => {
-            builder.with_client_auth_cert(chain, key).map_err(|error| wrong("key_file", error.to_string()))
-        }
-        None => Ok(builder.with_no_client_auth()),
-    }
+    https.hyper()
 }
 
 #[cfg(test)]

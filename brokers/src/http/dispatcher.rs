@@ -1,7 +1,7 @@
 //! The task of a session: sorts submissions by endpoint, and keeps a bounded number of requests in
 //! flight.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::fault::Failure;
+use super::fault::{Failure, Kind};
 use super::send::{Job, Sender};
 
 /// How long a request counts among those in flight. One that waits longer for its answer has a slow
@@ -20,8 +20,8 @@ const COUNTED: Duration = Duration::from_secs(1);
 /// Maximum submissions that are sorted at once.
 const SORT_MAX: usize = 1_024;
 
-/// Number of endpoints at which those that failed before are forgotten.
-const LANES_MAX: usize = 10_000;
+/// Number of endpoints without messages at which those that failed before are forgotten.
+const IDLE_LANES_MAX: usize = 10_000;
 
 /// Bounds of a session.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +41,28 @@ pub(super) struct Dispatcher {
     /// The endpoints that may send, each once.
     turns: VecDeque<Uri>,
     requests: JoinSet<Option<Failure>>,
-    /// The endpoint of each request, and since when it is in flight.
-    in_flight: BTreeMap<Id, (Uri, Instant)>,
+    in_flight: HashMap<Id, Request>,
+    counted: Counted,
+    /// How many endpoints are known only because they failed.
+    idle_lanes: usize,
+}
+
+/// A request in flight.
+#[derive(Debug)]
+struct Request {
+    uri: Uri,
+    since: Instant,
+    /// Whether it counts among all requests.
+    is_counted: bool,
+}
+
+/// The requests that count among all requests, in the order in which they stop doing so. Each step
+/// takes constant time on average, however many requests hang.
+#[derive(Debug, Default)]
+struct Counted {
+    len: usize,
+    /// Also those that were answered meanwhile.
+    until: VecDeque<(Instant, Id)>,
 }
 
 /// The messages of one endpoint.
@@ -52,11 +72,17 @@ struct Lane {
     in_flight: usize,
     /// Whether its last request failed. Then one request at a time tries whether it is back.
     is_failing: bool,
+    /// When it last answered about a message.
+    answered_at: Option<Instant>,
     /// Whether it is among the turns.
     has_turn: bool,
 }
 
 impl Lane {
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty()
+    }
+
     fn may_send(&self, pace: Pace) -> bool {
         let most = if self.is_failing { 1 } else { pace.concurrency };
         !self.waiting.is_empty() && self.in_flight < most
@@ -72,7 +98,9 @@ impl Dispatcher {
             lanes: HashMap::new(),
             turns: VecDeque::new(),
             requests: JoinSet::new(),
-            in_flight: BTreeMap::new(),
+            in_flight: HashMap::new(),
+            counted: Counted::default(),
+            idle_lanes: 0,
         }
     }
 
@@ -102,11 +130,14 @@ impl Dispatcher {
         if let Some(failure) = self.sender.stopped(&job.endpoint) {
             return job.fail(&failure);
         }
-        if self.lanes.len() >= LANES_MAX {
-            self.lanes.retain(|_, lane| lane.in_flight > 0 || !lane.waiting.is_empty());
-        }
         let uri = job.endpoint.target.uri.clone();
-        self.lanes.entry(uri.clone()).or_default().waiting.push_back(job);
+        match self.lanes.get_mut(&uri) {
+            Some(lane) => {
+                self.idle_lanes -= usize::from(lane.is_idle());
+                lane.waiting.push_back(job);
+            }
+            None => self.lanes.entry(uri.clone()).or_default().waiting.push_back(job),
+        }
         self.take_turn(uri);
     }
 
@@ -123,9 +154,8 @@ impl Dispatcher {
     /// will be room for more, if there is none now.
     fn dispatch(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let counts = |since: &Instant| now < *since + COUNTED;
-        let mut counted = self.in_flight.values().filter(|(_, since)| counts(since)).count();
-        while counted < self.pace.requests_max
+        self.stop_counting(now);
+        while self.counted.len < self.pace.requests_max
             && let Some(uri) = self.turns.pop_front()
         {
             let Some(lane) = self.lanes.get_mut(&uri) else { continue };
@@ -137,12 +167,29 @@ impl Dispatcher {
             let Some(job) = lane.waiting.pop_front() else { continue };
             lane.in_flight += 1;
             let task = self.requests.spawn(Arc::clone(&self.sender).send(job));
-            self.in_flight.insert(task.id(), (uri.clone(), now));
-            counted += 1;
+            self.counted.len += 1;
+            self.counted.until.push_back((now + COUNTED, task.id()));
+            self.in_flight.insert(task.id(), Request { uri: uri.clone(), since: now, is_counted: true });
             self.take_turn(uri);
         }
-        let next = || self.in_flight.values().map(|(_, since)| *since + COUNTED).filter(|at| now < *at).min();
-        if self.turns.is_empty() { None } else { next() }
+        if self.turns.is_empty() { None } else { self.counted.until.front().map(|(until, _)| *until) }
+    }
+
+    /// Stops counting the requests that are in flight for long enough. Afterwards the first one of
+    /// the queue, if any, still counts.
+    fn stop_counting(&mut self, now: Instant) {
+        while let Some((until, id)) = self.counted.until.front() {
+            let request = self.in_flight.get_mut(id);
+            match request {
+                Some(_) if now < *until => return,
+                Some(request) => {
+                    request.is_counted = false;
+                    self.counted.len -= 1;
+                }
+                None => {}
+            }
+            self.counted.until.pop_front();
+        }
     }
 
     fn finish(&mut self, finished: Result<(Id, Option<Failure>), JoinError>) {
@@ -153,18 +200,40 @@ impl Dispatcher {
                 (error.id(), None)
             }
         };
-        let Some((uri, _)) = self.in_flight.remove(&id) else { return };
+        let Some(Request { uri, since, is_counted }) = self.in_flight.remove(&id) else { return };
+        self.counted.len -= usize::from(is_counted);
         let Some(lane) = self.lanes.get_mut(&uri) else { return };
         lane.in_flight -= 1;
-        lane.is_failing = failure.is_some();
-        if let Some(failure) = failure {
-            // Each of them would wait for the same failure, and they have not been sent.
-            lane.waiting.drain(..).for_each(|job| job.fail(&failure));
+        match failure {
+            // It has answered others meanwhile: the failure shows nothing about them.
+            Some(failure) if failure.kind == Kind::Lost && lane.answered_at.is_some_and(|at| at > since) => {}
+            Some(failure) => {
+                lane.is_failing = true;
+                // Each of them would wait for the same failure, and they have not been sent.
+                lane.waiting.drain(..).for_each(|job| job.fail(&failure));
+            }
+            None => {
+                lane.is_failing = false;
+                lane.answered_at = Some(Instant::now());
+            }
         }
-        if lane.in_flight == 0 && lane.waiting.is_empty() && !lane.is_failing {
-            self.lanes.remove(&uri);
-        } else {
+        let is_failing = lane.is_failing;
+        if !lane.is_idle() {
             self.take_turn(uri);
+        } else if is_failing {
+            self.keep_idle();
+        } else {
+            self.lanes.remove(&uri);
+        }
+    }
+
+    /// Keeps an endpoint without messages, because it failed. Forgets all such endpoints if they
+    /// are many.
+    fn keep_idle(&mut self) {
+        self.idle_lanes += 1;
+        if self.idle_lanes >= IDLE_LANES_MAX {
+            self.lanes.retain(|_, lane| !lane.is_idle());
+            self.idle_lanes = 0;
         }
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Endpoint {
     pub(super) secrets: Option<Arc<Secrets>>,
     /// The topic, if all messages of a topic go to it; otherwise the message.
     pub(super) scope: FaultScope,
+    /// Whether the message names it.
+    pub(super) is_named: bool,
 }
 
 /// All endpoints.
@@ -42,7 +44,7 @@ impl Endpoints {
             let target = Target::parse(url).ok()?;
             // Where messages name endpoints, a topic has several.
             let scope = if config.names_endpoints() { FaultScope::Message } else { FaultScope::Topic };
-            Some(Arc::new(Endpoint { target, secrets, scope }))
+            Some(Arc::new(Endpoint { target, secrets, scope, is_named: false }))
         };
         let own = secrets(String::from("http.secret_files"), &config.secret_files);
         let by_topic = config.endpoints.iter().filter_map(|(topic, settings)| {
@@ -86,9 +88,9 @@ impl Endpoints {
     /// allowed.
     pub(super) fn of(&self, message: &Message) -> Result<Arc<Endpoint>, PublishError> {
         if let Some(header) = &self.header
-            && let Some(url) = message.headers.get(header)
+            && let Some(named) = self.named_by(header, message)
         {
-            return self.named(header, url).map_err(|problem| PublishError::refused(problem).without_retry());
+            return named.map_err(|problem| PublishError::refused(problem).without_retry());
         }
         self.of_topic(message.topic.as_str()).cloned().ok_or_else(|| {
             let scope = if self.header.is_some() { FaultScope::Message } else { FaultScope::Topic };
@@ -96,6 +98,17 @@ impl Endpoints {
                 format!("topic {} has no endpoint; set http.url, or add it to http.endpoints", message.topic);
             PublishError::new(Fault::Operator, scope, reason)
         })
+    }
+
+    /// Returns the endpoint that a message names, if it names one. Headers of messages differ by
+    /// case, names of HTTP headers do not: any spelling counts.
+    fn named_by(&self, header: &str, message: &Message) -> Option<Result<Arc<Endpoint>, String>> {
+        let mut urls = message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(header));
+        let (_, url) = urls.next()?;
+        if urls.next().is_some() {
+            return Some(Err(format!("the message has the header {header} more than once, in another case")));
+        }
+        Some(self.named(header, url))
     }
 
     fn named(&self, header: &str, url: &str) -> Result<Arc<Endpoint>, String> {
@@ -111,7 +124,7 @@ impl Endpoints {
             return Err(format!("the header {header} names {name}, which is not encrypted; write https://"));
         }
         let secrets = secrets.clone();
-        Ok(Arc::new(Endpoint { target, secrets, scope: FaultScope::Message }))
+        Ok(Arc::new(Endpoint { target, secrets, scope: FaultScope::Message, is_named: true }))
     }
 }
 
@@ -150,6 +163,21 @@ mod tests {
             (endpoint.target.name.as_str(), endpoint.scope),
             ("https://b.example", FaultScope::Message)
         );
+    }
+
+    /// Goal: no spelling of the header leads to the endpoint of the topic. Oracle: the endpoint.
+    #[test]
+    fn the_header_counts_in_any_case_and_only_once() {
+        let mut config = Config::new("https://a.example").endpoint_header("Webhook-Url");
+        config.hosts.insert(String::from("c.example"), config::AllowedHost::default());
+        let endpoints = Endpoints::new(&config);
+        let mut sent = message("orders", None);
+        sent.headers.insert("webhook-URL", "https://c.example/x").unwrap();
+        let endpoint = endpoints.of(&sent).unwrap();
+        assert_eq!((endpoint.target.name.as_str(), endpoint.is_named), ("https://c.example", true));
+        sent.headers.insert("Webhook-Url", "https://c.example/y").unwrap();
+        let error = endpoints.of(&sent).unwrap_err();
+        assert_eq!((error.fault(), error.is_final()), (Fault::Message, true), "{error}");
     }
 
     #[test]

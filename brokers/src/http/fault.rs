@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
+use http::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use message::{Fault, FaultScope, PublishError, Topic};
 
 use super::config::Config;
@@ -62,6 +63,15 @@ impl Kind {
     }
 }
 
+impl Failure {
+    /// Returns whether the message that was sent may have caused a failure of its endpoint: it took
+    /// the request, and did not answer, or answered that it is not available. Its wish to wait
+    /// concerns all messages.
+    pub(super) fn may_be_of_the_message(&self) -> bool {
+        matches!(self.kind, Kind::Busy | Kind::Lost) && self.retry_after.is_none()
+    }
+}
+
 /// How statuses are read.
 #[derive(Debug, Clone)]
 pub(super) struct Statuses {
@@ -97,6 +107,25 @@ impl Statuses {
             // 1xx and 3xx: the message has not arrived where it belongs.
             _ => Kind::Redirected,
         }
+    }
+
+    /// Returns the failure that an answer stands for which does not confirm. `said` is what an
+    /// error says of its body.
+    pub(super) fn failure(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        said: &str,
+        now: SystemTime,
+    ) -> Failure {
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        let kind = self.kind(status);
+        if kind == Kind::Redirected {
+            return Failure::of_redirect(status, header(LOCATION));
+        }
+        let retry_after = header(RETRY_AFTER).filter(|_| kind == Kind::Busy);
+        let retry_after = retry_after.and_then(|value| self.retry_after(value, now));
+        Failure::of_answer(kind, status, said, retry_after)
     }
 
     /// Reads the value of `Retry-After`: seconds, or a date. Longer waits are cut to the bound.
@@ -176,6 +205,15 @@ impl Failure {
                 "the endpoint {name} of topic {topic} refused the message with {}; correct the message or the receiver",
                 self.text
             ));
+        }
+        if self.kind == Kind::Gone && endpoint.is_named {
+            // Only the message can name another one, so it would wait for ever.
+            return PublishError::refused(format!(
+                "the endpoint {}, which the message for topic {topic} names, is gone: {}; edit the URL in the \
+                 message, or requeue the message some minutes after the receiver is back",
+                endpoint.target.name, self.text
+            ))
+            .without_retry();
         }
         let scope = if self.kind.is_endpoints() { endpoint.scope } else { FaultScope::Message };
         PublishError::new(

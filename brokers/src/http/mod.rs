@@ -34,7 +34,7 @@
 //! | 500, 501, 505 and above | broker's fault with this message: its key waits; outcome unknown |
 //! | no connection | broker's fault, topic pauses; nothing was sent |
 //! | 408, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
-//! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart |
+//! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart. If the message names the URL: its own fault, final |
 //! | 3xx, a status of `stopping_statuses`, an unverified certificate, a forbidden address, an unreadable secret | operator's fault, topic stops |
 //! | any other 4xx, too large | message's fault |
 //! | no endpoint for the topic | operator's fault, topic stops |
@@ -42,7 +42,9 @@
 //! | nothing can be reached at the start of a session | broker's or operator's fault, session |
 //!
 //! Where messages name their endpoints, the scope is the message instead of the topic: its key
-//! waits, others continue.
+//! waits, others continue. A failure of an endpoint that had the request and did not ask to wait is
+//! marked: the message may have caused it
+//! ([`about_this_message`](message::PublishError::about_this_message)).
 //!
 //! A message with an unknown outcome is sent again under the same id (`ce-id`,
 //! `Idempotency-Key`, `webhook-id`), so the receiver needs an inbox. The order of a key holds:

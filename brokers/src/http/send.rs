@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
+use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -83,7 +83,7 @@ impl Sender {
     /// Returns why nothing may be sent to an endpoint now.
     pub(super) fn stopped(&self, endpoint: &Endpoint) -> Option<Failure> {
         match self.stops.of(&endpoint.target.uri)? {
-            Stop::Gone => Some(Failure::gone()),
+            Stop::Gone(_) => Some(Failure::gone()),
             Stop::Until(at) => {
                 Some(Failure::waiting(at.saturating_duration_since(tokio::time::Instant::now())))
             }
@@ -97,7 +97,7 @@ impl Sender {
             Ok(response) => {
                 pending.answer(Ok(()));
                 // So that the connection can be used again.
-                let _ = beginning(response, SUCCESS_BYTES_MAX).await;
+                let _ = beginning(response.into_body(), SUCCESS_BYTES_MAX).await;
                 None
             }
             Err(Unsent::Unwritten(error)) => {
@@ -106,7 +106,9 @@ impl Sender {
             }
             Err(Unsent::Failed(failure)) => {
                 self.note(&endpoint, &failure);
-                pending.answer(Err(failure.to_publish_error(&message.topic, &endpoint)));
+                let error = failure.to_publish_error(&message.topic, &endpoint);
+                let is_suspect = failure.may_be_of_the_message();
+                pending.answer(Err(if is_suspect { error.about_this_message() } else { error }));
                 failure.kind.is_endpoints().then_some(failure)
             }
         }
@@ -114,7 +116,8 @@ impl Sender {
 
     fn note(&self, endpoint: &Endpoint, failure: &Failure) {
         let Some(uri) = Some(&endpoint.target.uri).filter(|_| failure.kind.is_endpoints()) else { return };
-        if failure.kind == Kind::Gone && self.stops.gone(uri) {
+        // A message that names its endpoint becomes a dead letter, which the relay reports.
+        if failure.kind == Kind::Gone && self.stops.gone(uri, endpoint.is_named) && !endpoint.is_named {
             tracing::error!(endpoint = endpoint.target.name, "{}", failure.reason(&endpoint.target.name));
         }
         if let Some(time) = failure.retry_after {
@@ -165,23 +168,19 @@ impl Sender {
 
     /// Reads an answer that does not confirm.
     async fn refusal(&self, response: Response<Incoming>, message: &Message, endpoint: &Endpoint) -> Failure {
-        let status = response.status();
-        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let kind = self.statuses.kind(status);
-        if kind == Kind::Redirected {
-            return Failure::of_redirect(status, header(LOCATION));
-        }
-        let retry_after = header(RETRY_AFTER)
-            .filter(|_| kind == Kind::Busy)
-            .and_then(|value| self.statuses.retry_after(value, SystemTime::now()));
-        let body = beginning(response, REFUSAL_BYTES_MAX).await;
-        Failure::of_answer(kind, status, &quote::said(&body, message, &endpoint.target), retry_after)
+        let (head, body) = response.into_parts();
+        let body = if self.statuses.kind(head.status) == Kind::Redirected {
+            Vec::new()
+        } else {
+            beginning(body, REFUSAL_BYTES_MAX).await
+        };
+        let said = quote::said(&body, message, &endpoint.target);
+        self.statuses.failure(head.status, &head.headers, &said, SystemTime::now())
     }
 }
 
 /// Reads the beginning of a body. What does not come in time is left out.
-async fn beginning(response: Response<Incoming>, bytes_max: usize) -> Vec<u8> {
-    let mut body = response.into_body();
+async fn beginning(mut body: Incoming, bytes_max: usize) -> Vec<u8> {
     let mut read = Vec::new();
     let reading = async {
         while read.len() < bytes_max

@@ -7,14 +7,20 @@ use std::time::Duration;
 use http::Uri;
 use tokio::time::Instant;
 
-/// Number of endpoints at which stops that are over are forgotten.
-const STOPS_MAX: usize = 1_000;
+/// Maximum endpoints that are remembered. A stop that ends soonest is forgotten for a new one: then
+/// one request more finds out what it said.
+const STOPS_MAX: usize = 10_000;
+
+/// How long nothing is sent to an endpoint that a message has named and that answered that it is
+/// gone. Whoever names URLs could have any number of them remembered; and no setting can correct
+/// such a URL, so a restart must not be needed once its receiver is back.
+const NAMED_GONE_FOR: Duration = Duration::from_secs(600);
 
 /// Why nothing may be sent to an endpoint now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// It answered that it is gone (410). Until a restart.
-    Gone,
+    /// It answered that it is gone (410): until this time, or until a restart.
+    Gone(Option<Instant>),
     /// It asked to wait (`Retry-After`).
     Until(Instant),
 }
@@ -24,9 +30,11 @@ pub(super) enum Stop {
 pub(super) struct Stops(Mutex<HashMap<Uri, Stop>>);
 
 impl Stops {
-    /// Records that an endpoint is gone. Returns whether this is news.
-    pub(super) fn gone(&self, endpoint: &Uri) -> bool {
-        self.insert(endpoint, Stop::Gone) != Some(Stop::Gone)
+    /// Records that an endpoint is gone; `is_named`: a message names it. Returns whether this is
+    /// news.
+    pub(super) fn gone(&self, endpoint: &Uri, is_named: bool) -> bool {
+        let until = is_named.then(|| Instant::now() + NAMED_GONE_FOR);
+        !matches!(self.insert(endpoint, Stop::Gone(until)), Some(Stop::Gone(_)))
     }
 
     /// Records that an endpoint asked to wait for a time.
@@ -44,9 +52,15 @@ impl Stops {
 
     fn insert(&self, endpoint: &Uri, stop: Stop) -> Option<Stop> {
         let mut stops = self.lock();
-        if stops.len() >= STOPS_MAX {
+        if stops.len() >= STOPS_MAX && !stops.contains_key(endpoint) {
             let now = Instant::now();
             stops.retain(|_, stop| stop.holds(now));
+            if stops.len() >= STOPS_MAX {
+                let ending = stops.iter().filter_map(|(uri, stop)| Some((stop.end()?, uri.clone())));
+                if let Some((_, first)) = ending.min_by_key(|(end, _)| *end) {
+                    stops.remove(&first);
+                }
+            }
         }
         stops.insert(endpoint.clone(), stop)
     }
@@ -58,11 +72,16 @@ impl Stops {
 }
 
 impl Stop {
-    fn holds(self, now: Instant) -> bool {
+    /// Returns when it is over; `None` after a restart.
+    fn end(self) -> Option<Instant> {
         match self {
-            Self::Gone => true,
-            Self::Until(at) => now < at,
+            Self::Gone(end) => end,
+            Self::Until(end) => Some(end),
         }
+    }
+
+    fn holds(self, now: Instant) -> bool {
+        self.end().is_none_or(|end| now < end)
     }
 }
 
@@ -81,10 +100,15 @@ mod tests {
         assert_eq!(stops.of(&b), None);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(stops.of(&a), None);
-        assert!(stops.gone(&a) && !stops.gone(&a));
+        assert!(stops.gone(&a, false) && !stops.gone(&a, false));
         stops.wait(&a, Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(86_400)).await;
-        assert_eq!(stops.of(&a), Some(Stop::Gone));
+        assert_eq!(stops.of(&a), Some(Stop::Gone(None)));
+        assert!(stops.gone(&b, true));
+        tokio::time::advance(NAMED_GONE_FOR - Duration::from_millis(1)).await;
+        assert!(stops.of(&b).is_some());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(stops.of(&b), None, "no restart is needed for a URL that a message names");
     }
 
     #[tokio::test(start_paused = true)]
@@ -95,5 +119,21 @@ mod tests {
             tokio::time::advance(Duration::from_millis(2)).await;
             assert!(stops.lock().len() <= STOPS_MAX);
         }
+    }
+
+    /// Goal: whoever names any number of URLs has a bounded number remembered, and none of the
+    /// operator's is forgotten for it. Oracle: the number, and the operator's stop.
+    #[tokio::test(start_paused = true)]
+    async fn a_bounded_number_of_stops_is_kept_and_those_of_settings_last() {
+        let stops = Stops::default();
+        let own = Uri::from_static("http://own/");
+        stops.gone(&own, false);
+        for number in 0..STOPS_MAX + 100 {
+            stops.gone(&format!("http://a/{number}").parse().unwrap(), true);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(stops.lock().len(), STOPS_MAX);
+        assert_eq!(stops.of(&own), Some(Stop::Gone(None)));
+        assert_eq!(stops.of(&Uri::from_static("http://a/0")), None, "the oldest is forgotten");
     }
 }

@@ -282,6 +282,53 @@ async fn an_endpoint_that_is_gone_is_left_alone_over_sessions_until_a_restart() 
     assert_eq!(server.requests().len(), 2);
 }
 
+/// Goal: the 410 of a URL that messages name ends each of them, and is asked for once. Oracle: the
+/// errors, and the server's requests.
+#[tokio::test]
+async fn a_message_that_names_an_endpoint_that_is_gone_is_dead() {
+    let server = Server::start([status("410 Gone")]).await;
+    let config = config()
+        .endpoint_header("Webhook-Url")
+        .hosts([(server.address.clone(), AllowedHost::default())].into())
+        .url(server.url("/own"));
+    let mut session = Session::open(&config).await;
+    let mut named = message("orders", "a");
+    named.headers.insert("webhook-url", server.url("/s3cret")).unwrap();
+    for _ in 0..2 {
+        let error = session.fails(named.clone(), Fault::Message, FaultScope::Message, "is gone").await;
+        assert!(error.is_final(), "{error}");
+    }
+    assert_eq!(server.requests().len(), 1, "nothing more is sent to it");
+    lock(&server.state.script).push_back(status("410 Gone"));
+    session.fails(message("orders", "a"), Fault::Operator, FaultScope::Message, "is gone").await;
+}
+
+/// Goal: only a failure that the message may have caused is marked as such: not that of a request
+/// that was never sent, nor a wish to wait. Oracle: the marks.
+#[tokio::test]
+async fn a_failure_is_marked_if_the_message_may_have_caused_it() {
+    let wait = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 0\r\ncontent-length: 0\r\n\r\n";
+    let script = [
+        Step::Close,
+        status("503 Service Unavailable"),
+        Step::Answer(String::from(wait)),
+        status("301 Moved"),
+    ];
+    let server = Server::start(script).await;
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(1)).await;
+    for is_marked in [true, true, false, false] {
+        let error = session.send(message("orders", "a")).await.unwrap_err();
+        assert_eq!(error.is_about_this_message(), is_marked, "{error}");
+    }
+    lock(&server.state.script).push_back(status("503 Service Unavailable"));
+    session.submit((0..3).map(|key| message("orders", &key.to_string()))).await;
+    let mut marks = Vec::new();
+    for _ in 0..3 {
+        marks.push(session.receipt().await.outcome.unwrap_err().is_about_this_message());
+    }
+    assert_eq!(marks.iter().filter(|mark| **mark).count(), 1, "the others were not sent");
+}
+
 /// Goal: nothing is sent before the time that an endpoint asked for. Oracle: the times of the
 /// server's requests.
 #[tokio::test]
@@ -351,6 +398,29 @@ async fn a_hanging_endpoint_delays_only_itself() {
         assert!(receipt.ticket > Ticket(50) && receipt.outcome.is_ok(), "{receipt:?}");
     }
     assert_eq!(hanging.requests().len(), 4, "the limit of an endpoint");
+}
+
+/// Goal: a message on which the endpoint hangs does not take with it what waits for the endpoint,
+/// if that answers others meanwhile. Oracle: the receipts.
+#[tokio::test]
+async fn a_message_on_which_the_endpoint_hangs_takes_no_other_with_it() {
+    let server = Server::start([Step::Hang, status("204 No Content"), Step::Gate]).await;
+    let config = config().url(server.url("/")).concurrency(2);
+    let mut session = Session::open(&config.request_timeout_ms(500).connect_timeout_ms(2_500)).await;
+    session.submit([message("orders", "hangs")]).await;
+    server.after(1).await;
+    // So that it is over well before the one at the gate.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    session.submit((0..3).map(|key| message("orders", &key.to_string()))).await;
+    let mut receipts = Vec::new();
+    for _ in 0..3 {
+        let Receipt { ticket, outcome } = session.receipt().await;
+        receipts.push((ticket.0, outcome.is_ok()));
+    }
+    // The third one waits at the gate, until which the fourth one had no place.
+    assert_eq!(receipts, [(2, true), (1, false), (4, true)]);
+    server.state.gate.notify_one();
+    assert!(session.receipt().await.outcome.is_ok());
 }
 
 /// Goal: what waits behind a failure is answered with it instead of failing one by one, and one

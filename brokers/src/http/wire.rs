@@ -33,24 +33,47 @@ const PARTITION_KEY: &str = "partitionkey";
 /// The header that makes a repetition recognizable (draft-ietf-httpapi-idempotency-key-header-07).
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Names that belong to a connection, a proxy or this adapter. A free header under such a name
-/// would change the meaning of the request.
-const RESERVED: [&str; 13] = [
+/// Names that belong to a connection, a proxy, the sender's identity or this adapter. A free header
+/// under such a name would change the meaning of the request: whoever may set a header of a message
+/// could forge where it comes from, sign in, or ask for another method or path.
+const RESERVED: [&str; 23] = [
+    "authorization",
     "connection",
+    "cookie",
     "date",
     "expect",
     "forwarded",
     "host",
     "idempotency-key",
     "keep-alive",
+    "max-forwards",
+    "origin",
+    "range",
+    "referer",
     "te",
     "trailer",
     "transfer-encoding",
     "upgrade",
+    "true-client-ip",
     "user-agent",
     "via",
+    "x-client-ip",
+    "x-method-override",
+    "x-real-ip",
 ];
-const RESERVED_PREFIXES: [&str; 5] = ["accept", PREFIX, "content-", "proxy-", "webhook-"];
+const RESERVED_PREFIXES: [&str; 11] = [
+    "accept",
+    PREFIX,
+    "content-",
+    "if-",
+    "proxy-",
+    "sec-",
+    "webhook-",
+    "x-forwarded",
+    "x-http-method",
+    "x-original-",
+    "x-rewrite-",
+];
 
 /// A message as a request carries it, without its signature.
 #[derive(Debug, Clone)]
@@ -61,7 +84,7 @@ pub(super) struct Record {
     pub(super) body: Bytes,
 }
 
-/// Encodes a message. `left_out` names a free header that is not sent.
+/// Encodes a message. `left_out` names a free header that is not sent, in any case.
 ///
 /// # Errors
 /// [`PublishError::refused`] when it has more than `bytes_max` bytes.
@@ -128,7 +151,7 @@ fn extensions(message: &Message) -> Vec<(&'static str, &str)> {
 }
 
 fn structured(message: &Message, left_out: Option<&str>) -> Written {
-    let headers = message.headers.iter().filter(|(name, _)| Some(*name) != left_out);
+    let headers = message.headers.iter().filter(|(name, _)| !is_left_out(name, left_out));
     let body = structured::write(message, headers, &extensions(message))?;
     Ok(Record::new(message, STRUCTURED, Bytes::from(body))?)
 }
@@ -152,7 +175,7 @@ fn binary(message: &Message, left_out: Option<&str>) -> Written {
         *counts.entry(name).or_default() += 1;
         counts
     });
-    for (name, value) in message.headers.iter().filter(|(name, _)| Some(*name) != left_out) {
+    for (name, value) in message.headers.iter().filter(|(name, _)| !is_left_out(name, left_out)) {
         match plain(name, value) {
             // HTTP does not tell apart names that differ in case only.
             Some((plain, value)) if counts.get(plain.as_str()) == Some(&1) => {
@@ -166,6 +189,10 @@ fn binary(message: &Message, left_out: Option<&str>) -> Written {
         record.headers.insert(name, HeaderValue::try_from(percent_encoded(&text))?);
     }
     Ok(record)
+}
+
+fn is_left_out(name: &str, left_out: Option<&str>) -> bool {
+    left_out.is_some_and(|left_out| name.eq_ignore_ascii_case(left_out))
 }
 
 /// Returns a free header as HTTP carries it; `None` if HTTP would change it or take it for its own.
@@ -444,8 +471,16 @@ mod tests {
     #[test]
     fn no_free_header_changes_the_meaning_of_a_request() {
         let mut message = sample();
-        for name in
-            RESERVED.into_iter().chain(["Content-Encoding", "webhook-id", "Proxy-Authorization", "accept"])
+        for name in RESERVED
+            .into_iter()
+            .chain(["Content-Encoding", "webhook-id", "Proxy-Authorization", "accept"])
+            .chain([
+                "X-Forwarded-For",
+                "X-HTTP-Method-Override",
+                "x-original-url",
+                "If-None-Match",
+                "Sec-Fetch-Site",
+            ])
         {
             message.headers.insert(name, "forged").unwrap();
         }
@@ -467,6 +502,7 @@ mod tests {
     fn the_header_that_names_the_endpoint_is_not_sent() {
         let mut message = sample();
         message.headers.insert("endpoint", "https://a.example/s3cret").unwrap();
+        message.headers.insert("Endpoint", "https://b.example/s3cret").unwrap();
         for mode in [Mode::Binary, Mode::Structured] {
             let record = encode(&message, mode, Some("endpoint"), 1 << 20).unwrap();
             assert!(record.headers.get("endpoint").is_none());

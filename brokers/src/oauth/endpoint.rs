@@ -49,7 +49,10 @@ impl Endpoint {
     /// Reads the secret and the authority's certificate, without asking the endpoint.
     pub(crate) fn check(&self) -> Result<(), TokenError> {
         self.credentials()?;
-        Ok(Tls { ca_file: self.client.ca_file.clone(), ..Tls::default() }.https(&self.prefix).map(drop)?)
+        Ok(Tls { ca_file: self.client.ca_file.clone(), ..Tls::default() }
+            .https(&self.prefix)?
+            .ureq()
+            .map(drop)?)
     }
 
     fn setting(&self, name: &str) -> String {
@@ -67,7 +70,8 @@ impl Endpoint {
     /// to the configured address alone, through a proxy only if it is encrypted.
     fn ask(&self) -> Result<Token, TokenError> {
         let credentials = self.credentials()?;
-        let tls = Tls { ca_file: self.client.ca_file.clone(), ..Tls::default() }.https(&self.prefix)?;
+        let tls =
+            Tls { ca_file: self.client.ca_file.clone(), ..Tls::default() }.https(&self.prefix)?.ureq()?;
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .timeout_global(Some(self.timeout))
             .http_status_as_error(false)

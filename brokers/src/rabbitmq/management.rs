@@ -88,7 +88,7 @@ impl Management {
         let base = check(text, config.allow_plaintext)?;
         let (user, password, vhost) = Endpoint::new(config)?.login()?;
         let timeout = Duration::from_millis(config.connect_timeout_ms);
-        let tls = config.tls.as_ref().unwrap_or(&Tls::default()).https("rabbitmq.tls")?;
+        let tls = config.tls.as_ref().unwrap_or(&Tls::default()).https("rabbitmq.tls")?.ureq()?;
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)

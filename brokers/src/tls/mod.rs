@@ -2,7 +2,7 @@
 
 #[cfg(any(feature = "http", feature = "kafka-tls", feature = "rabbitmq", feature = "sqs"))]
 mod files;
-#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+#[cfg(any(feature = "http", feature = "kafka-tls", feature = "rabbitmq"))]
 mod https;
 
 use std::path::PathBuf;

@@ -14,6 +14,7 @@ use crate::held::{Held, QueueHash};
 use crate::paused::Paused;
 use crate::settings::DeadPolicy;
 use crate::stuck::Stuck;
+use crate::suspects::Suspects;
 
 /// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,13 +32,37 @@ pub(crate) enum Place {
 pub(crate) struct Blocks {
     /// Stuck entries and open submissions, which stop keys.
     stuck: Stuck,
-    /// Topics that do not accept messages, each with its probe: the entry whose retry shows when
-    /// the topic accepts them again.
-    topics: BTreeMap<String, EntryId>,
+    /// Topics that do not accept messages.
+    topics: BTreeMap<String, Probe>,
+    /// Entries that may be the reason why their topics seem not to.
+    suspects: Suspects,
     /// The pauses that operators have set.
     paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
+}
+
+/// How a topic that does not accept messages is tried.
+#[derive(Debug)]
+struct Probe {
+    /// The entry whose retry shows when the topic accepts messages again.
+    id: EntryId,
+    witness: Witness,
+    /// Whether the first held entries without a key are all suspects. Then other queues are read.
+    is_keyless_tried: bool,
+}
+
+/// Another entry that is tried beside the probe of a topic, because the probe may be at fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Witness {
+    /// None is wanted.
+    None,
+    /// A walk over the held queues looks for one.
+    Wanted,
+    /// A queue is read back for it.
+    Awaited,
+    /// This entry. It may be published although its topic is blocked.
+    Chosen(EntryId),
 }
 
 impl Blocks {
@@ -144,7 +169,7 @@ impl Blocks {
     pub(crate) fn place_queued(&self, topic: &str, key: Option<&str>, id: EntryId, waits: bool) -> Place {
         let queue = QueueHash::of(topic, key);
         match () {
-            () if self.is_blocked(topic) => Place::Hold,
+            () if self.is_blocked(topic) && !self.is_witness(topic, id) => Place::Hold,
             () if key.is_none() => Place::Free,
             () if self.stuck.stops_entry(queue, id) || self.paused.has_queue(queue) => Place::Hold,
             () if waits && self.held.is_closing(queue) => Place::Wait,
@@ -167,7 +192,9 @@ impl Blocks {
     #[must_use]
     pub(crate) fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let queue = QueueHash::of(topic, key);
-        self.is_blocked(topic) || self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id)
+        self.is_blocked(topic) && !self.is_witness(topic, id)
+            || self.paused.has_queue(queue)
+            || self.stuck.stops_entry(queue, id)
     }
 
     /// Records that an entry is stuck: its key waits for it.
@@ -212,6 +239,9 @@ impl Blocks {
     /// Records that an entry waits behind its key or topic.
     pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
+        if let Some(probe) = self.topics.get_mut(topic).filter(|probe| probe.witness == Witness::Chosen(id)) {
+            probe.witness = Witness::None;
+        }
         // An entry that was retried and is unanswered behind another one is no longer stuck: it
         // would wait for itself.
         self.stuck.remove(queue, id);
@@ -246,7 +276,8 @@ impl Blocks {
     pub(crate) fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
-            self.topics.insert(topic.to_owned(), id);
+            self.topics
+                .insert(topic.to_owned(), Probe { id, witness: Witness::None, is_keyless_tried: false });
         }
         is_news
     }
@@ -254,19 +285,127 @@ impl Blocks {
     /// Returns whether a blocked topic waits for the retry of this entry.
     #[must_use]
     pub(crate) fn is_probe(&self, topic: &str, id: EntryId) -> bool {
-        self.topics.get(topic) == Some(&id)
+        self.topics.get(topic).is_some_and(|probe| probe.id == id)
     }
 
     /// Returns whether the topic is blocked and another entry than this one is its probe.
     #[must_use]
     pub(crate) fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
-        self.topics.get(topic).is_some_and(|probe| *probe != id)
+        self.topics.get(topic).is_some_and(|probe| probe.id != id)
     }
 
     /// Returns the blocked topics and their probes.
     #[cfg(test)]
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
-        self.topics.iter().map(|(topic, probe)| (topic.as_str(), probe))
+        self.topics.iter().map(|(topic, probe)| (topic.as_str(), &probe.id))
+    }
+
+    /// Records a failure of a topic that the entry may have caused. Returns whether the entry is
+    /// blamed: then the failure concerns only the entry and its key. If the entry probes its topic
+    /// and is suspected, a witness is looked for.
+    pub(crate) fn suspect(&mut self, topic: &str, id: EntryId) -> bool {
+        self.suspects.failed(topic, id);
+        if self.suspects.needs_witness(id)
+            && let Some(probe) = self.topics.get_mut(topic).filter(|probe| probe.id == id)
+            && !matches!(probe.witness, Witness::Chosen(_))
+        {
+            probe.witness = Witness::Wanted;
+            self.held.search();
+        }
+        self.suspects.is_blamed(id)
+    }
+
+    /// Returns whether failures of this entry that it may have caused concern only itself.
+    #[must_use]
+    pub(crate) fn is_blamed(&self, id: EntryId) -> bool {
+        self.suspects.is_blamed(id)
+    }
+
+    /// Records that the destination has answered about an entry of the topic: it confirmed the
+    /// entry, or failed on it alone.
+    pub(crate) fn topic_answered(&mut self, topic: &str, id: EntryId) {
+        self.suspects.answered(topic, id);
+    }
+
+    /// Forgets an entry that was published or is no longer retried automatically.
+    pub(crate) fn forget_suspect(&mut self, id: EntryId) {
+        self.suspects.forget(id);
+    }
+
+    /// Returns whether the entry is tried although its topic is blocked.
+    fn is_witness(&self, topic: &str, id: EntryId) -> bool {
+        let is_chosen = |probe: &Probe| probe.witness == Witness::Chosen(id);
+        self.topics.get(topic).is_some_and(is_chosen) && !self.paused.has_topic(topic)
+    }
+
+    /// Makes a held entry that was read the witness of its topic, if one is wanted and nothing but
+    /// the topic stops the entry. Returns whether it is.
+    pub(crate) fn take_witness(&mut self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        let queue = QueueHash::of(topic, key);
+        let is_stopped = self.paused.has_topic(topic)
+            || self.paused.has_queue(queue)
+            || self.stuck.stops_entry(queue, id)
+            || self.suspects.contains(id);
+        let is_wanted = |probe: &&mut Probe| matches!(probe.witness, Witness::Wanted | Witness::Awaited);
+        match self.topics.get_mut(topic).filter(is_wanted) {
+            Some(probe) if !is_stopped => {
+                probe.witness = Witness::Chosen(id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a queue whose first entry is this one is to be read back for a witness. Each
+    /// search reads one queue. Behind a suspect with a key all others wait; without a key none
+    /// does.
+    fn awaits_witness(&mut self, topic: &str, first: EntryId, is_keyless: bool) -> bool {
+        let is_suspect = self.suspects.contains(first);
+        let may = |probe: &Probe| !is_suspect || is_keyless && !probe.is_keyless_tried;
+        let is_paused = self.paused.has_topic(topic);
+        match self.topics.get_mut(topic) {
+            Some(probe) if probe.witness == Witness::Wanted && !is_paused && may(probe) => {
+                probe.witness = Witness::Awaited;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether an entry without a key is passed over in the search for a witness, because
+    /// it is a suspect. It must be read again.
+    #[must_use]
+    pub(crate) fn passes_suspect(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        let is_awaited = |probe: &Probe| matches!(probe.witness, Witness::Wanted | Witness::Awaited);
+        key.is_none() && self.suspects.contains(id) && self.topics.get(topic).is_some_and(is_awaited)
+    }
+
+    /// Makes entries without a key be read again that were passed over from this one on. If no
+    /// witness was found behind them, the next search reads other queues.
+    pub(crate) fn passed_suspects(&mut self, topic: &str, first: EntryId) {
+        if let Some(probe) = self.topics.get_mut(topic)
+            && matches!(probe.witness, Witness::Wanted | Witness::Awaited)
+        {
+            probe.witness = Witness::None;
+            probe.is_keyless_tried = true;
+        }
+        self.read_again(topic, first);
+    }
+
+    /// Ends the search for witnesses if no topic wants one. If the search has found none for a
+    /// topic, all its waiting entries were tried or cannot be: the next search begins anew.
+    fn end_search(&mut self, exhausted: bool) {
+        let Self { topics, suspects, held, .. } = self;
+        if exhausted {
+            for (topic, probe) in topics.iter_mut().filter(|(_, probe)| probe.witness == Witness::Wanted) {
+                probe.witness = Witness::None;
+                probe.is_keyless_tried = false;
+                suspects.forget_witnesses(topic, probe.id);
+            }
+        }
+        if topics.values().all(|probe| probe.witness != Witness::Wanted) {
+            held.end_search();
+        }
     }
 
     /// Unblocks a topic, because a message of it was confirmed or it no longer has a probe. Returns
@@ -300,13 +439,18 @@ impl Blocks {
             let queue = QueueHash::of_name(&name);
             self.held.found(queue);
             let Some(unread) = self.held.unread(queue) else { continue };
+            if !self.lets_read(queue, unread) {
+                continue;
+            }
             // An entry that was already read shows nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
-            if !waits_for_topic && self.lets_read(queue, unread) {
+            let is_keyless = name == QueueName::of(&topic, None);
+            if !waits_for_topic || self.awaits_witness(&topic, first, is_keyless) {
                 self.held.release(name);
             }
         }
         self.held.walked(last, names.exhausted);
+        self.end_search(names.exhausted);
     }
 }
 

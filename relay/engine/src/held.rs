@@ -125,6 +125,8 @@ impl Active {
 struct Walk {
     is_going: bool,
     after: Option<QueueName>,
+    /// Whether it only looks for a single queue, so that it can end before the last name.
+    is_search: bool,
     /// Whether a queue was released meanwhile. Then another walk follows this one.
     again: bool,
 }
@@ -303,6 +305,20 @@ impl Held {
     fn walk(&mut self) {
         self.walk.again = self.walk.is_going;
         self.walk.is_going = true;
+    }
+
+    /// Begins to walk over the names of queues for a single one, unless a walk is going.
+    pub(crate) fn search(&mut self) {
+        if !self.walk.is_going {
+            self.walk = Walk { is_going: true, is_search: true, ..Walk::default() };
+        }
+    }
+
+    /// Ends a walk that was only a search. If a queue was released meanwhile, a whole walk follows.
+    pub(crate) fn end_search(&mut self) {
+        if self.walk.is_search {
+            self.walk = Walk { is_going: self.walk.again, ..Walk::default() };
+        }
     }
 
     /// Returns where to continue reading queue names: after this queue, or from the start if the

@@ -13,6 +13,7 @@
 //! | `key_queues` | which entries may be submitted without endangering the order of their key |
 //! | `blocks` | which keys and topics wait, and for what |
 //! | `stuck` | what stops a key |
+//! | `suspects` | which message may itself be the reason why its topic is blocked |
 //! | `held` | from which entry on the held entries of a key are read back |
 //! | `paused` | which topics and keys an operator has paused |
 //! | `filter` | which entries the relay publishes |
@@ -83,6 +84,7 @@ mod reader;
 mod settings;
 mod silence;
 mod stuck;
+mod suspects;
 mod takeover;
 pub mod telemetry;
 mod transactions;

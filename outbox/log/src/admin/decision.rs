@@ -1,5 +1,6 @@
-//! Decisions that an operator may take about a dead entry, and about an entry whose retries fail
-//! until an operator acts.
+//! Decisions that an operator may take about a dead entry, and about an entry that is retried: a
+//! discard whatever the cause, an edit where its retries fail until an operator acts. What the
+//! broker failed on may have arrived, and must not come again with other content under its id.
 //!
 //! # A retrying entry
 //! The relay owns such an entry from its due time until the outcome is stored, and reads it without
@@ -27,7 +28,7 @@ use crate::{EntryId, ExceptionState, LogError, RelayName};
 pub enum Decision {
     /// Retry it, with its attempts counted from zero.
     Requeue,
-    /// Give it up and unblock its key.
+    /// Give it up and unblock its key. An earlier attempt whose answer was lost may have arrived.
     Discard,
     /// Replace its content. The log's row and the message id stay as they were written. It stays
     /// dead until it is requeued. Consumers that have applied the old content refuse a new payload,
@@ -103,11 +104,23 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns whether the action also applies to an entry that waits for its next retry because an
-    /// operator must fix something, such as a missing topic.
+    /// Returns whether the action also applies to an entry that waits for its next retry: because
+    /// an operator must fix something, such as a missing topic, or [for any
+    /// cause](Self::takes_any_cause).
     #[must_use]
     pub fn takes_retrying(self) -> bool {
         self != Self::Requeue
+    }
+
+    /// Returns whether the action applies to a retrying entry whatever the cause of its failure.
+    #[must_use]
+    pub fn takes_any_cause(self) -> bool {
+        self == Self::Discard
+    }
+
+    /// Returns for which retrying entries it is possible, as an error says it.
+    fn condition(self) -> &'static str {
+        if self.takes_any_cause() { "" } else { ", and only where an operator has to act (cause operator)" }
     }
 
     /// Returns the lower-case word that the audit stores.
@@ -152,7 +165,7 @@ pub enum DecideError {
         id: EntryId,
     },
     /// The entry is not dead, so the relay owns it. The exception is an entry that waits for its
-    /// next retry because an operator must fix something.
+    /// next retry, see [`Action::takes_retrying`].
     #[error("entry {id} is {state}; {action} is for dead entries only")]
     NotDead {
         /// The entry.
@@ -164,8 +177,9 @@ pub enum DecideError {
     },
     /// The entry is retrying, and the relay may be sending it now.
     #[error(
-        "entry {id} is retrying: {action} is possible only between two retries, and only where an operator \
-         has to act (cause operator); try again in a second while a relay runs"
+        "entry {id} is retrying: {action} is possible only between two retries{}; try again in a second \
+         while a relay runs",
+        action.condition()
     )]
     Trying {
         /// The entry.

@@ -109,11 +109,11 @@ pub trait LogAdmin: Send + Sync + 'static {
     /// As for [`LogAdmin::relays`].
     async fn held(&self, relay: &RelayName, entries_max: u32) -> Result<Vec<ListedEntry>, LogError>;
 
-    /// Decides about dead entries: requeue, discard or edit. Discards and edits also apply to
-    /// retrying entries where the operator is at fault, between two retries. All are decided in one
-    /// transaction, at most [`DECIDED_MAX`]. Returns one result for each, in order: an entry that
-    /// is no longer dead, or whose position now belongs to another message, is left unchanged. Not
-    /// cancel-safe: the outcome of a dropped call is unknown; list the entries.
+    /// Decides about dead entries: requeue, discard or edit. Discards also apply to retrying
+    /// entries, and edits to those where the operator is at fault, between two retries. All are
+    /// decided in one transaction, at most [`DECIDED_MAX`]. Returns one result for each, in order:
+    /// an entry that is no longer dead, or whose position now belongs to another message, is left
+    /// unchanged. Not cancel-safe: the outcome of a dropped call is unknown; list the entries.
     ///
     /// # Errors
     /// [`DecideError`] for a problem that concerns all entries. Nothing was changed then, except

@@ -223,15 +223,27 @@ impl Machine {
         for (ask, page) in asks.iter().zip(pages) {
             let queue = QueueHash::of_name(&ask.queue);
             if self.blocks.held.answered(queue, ask.from) {
-                let read = self.held_page(queue, ask.from, page);
+                let mut passed = None;
+                let read = self.held_page(queue, ask.from, page, &mut passed);
                 self.blocks.held.read(queue, read);
+                if let Some((topic, first)) = passed {
+                    self.blocks.passed_suspects(&topic, first);
+                }
             }
         }
         self.unstored.answered();
         self.queue_freed();
     }
 
-    fn held_page(&mut self, queue: QueueHash, from: EntryId, page: HeldPage) -> Read {
+    /// Takes in a page of a queue. `passed` becomes the topic and the first of the entries that
+    /// were passed over, if any.
+    fn held_page(
+        &mut self,
+        queue: QueueHash,
+        from: EntryId,
+        page: HeldPage,
+        passed: &mut Option<(String, EntryId)>,
+    ) -> Read {
         let mut last = EntryId(from.0.saturating_sub(1));
         for exception in page.exceptions {
             let (id, entry) = (exception.entry.id, &exception.entry);
@@ -253,7 +265,11 @@ impl Machine {
             let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.
-            } else if self.blocks.keeps(entry.topic(), entry.key(), id) {
+            } else if self.blocks.passes_suspect(entry.topic(), entry.key(), id) {
+                passed.get_or_insert_with(|| (entry.topic().to_owned(), id));
+            } else if self.blocks.keeps(entry.topic(), entry.key(), id)
+                && !self.blocks.take_witness(entry.topic(), entry.key(), id)
+            {
                 return Read::StoppedAt(id);
             } else {
                 self.readmit(exception, Origin::Held);

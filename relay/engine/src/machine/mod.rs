@@ -240,4 +240,6 @@ mod stalls;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod witnesses;
+#[cfg(test)]
 mod world;

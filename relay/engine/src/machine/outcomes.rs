@@ -17,6 +17,18 @@ use crate::window::Origin;
 /// Maximum bytes of the error text that is kept for an entry. Brokers return texts of any length.
 const ERROR_BYTES_MAX: usize = 4_096;
 
+/// Begins the error of a message that is blamed for failures of its topic.
+const ALONE: &str = "only this message fails, others of its topic are answered: ";
+
+/// How the machine has learned of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Learned {
+    /// The publisher has reported it.
+    ByReceipt,
+    /// The publisher has reported nothing for too long.
+    BySilence,
+}
+
 impl Machine {
     /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
     pub(crate) fn receipt(&mut self, receipt: Receipt, uniform: f64) {
@@ -37,10 +49,17 @@ impl Machine {
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.key(), item.id, &item.message.id.to_string());
         }
-        self.unblock_topic(item.message.topic.as_str());
+        self.topic_answered(item.message.topic.as_str(), item.id);
         let submitted_at = item.in_flight.map(Submitted::at);
         let attempt = Some(item.attempts.saturating_add(1));
         self.events.push(Event::Published { message: item.message, submitted_at, attempt });
+    }
+
+    /// Records that the destination has answered about an entry of the topic: it confirmed the
+    /// entry, or failed on it alone.
+    pub(super) fn topic_answered(&mut self, topic: &str, id: EntryId) {
+        self.blocks.topic_answered(topic, id);
+        self.unblock_topic(topic);
     }
 
     pub(super) fn unblock_topic(&mut self, topic: &str) {
@@ -72,29 +91,46 @@ impl Machine {
             // A refusal is an answer.
             self.silence.answered(&item.message.topic, submitted);
         }
-        self.apply_failure(ticket, error, uniform);
+        if error.scope() == FaultScope::Message {
+            let (id, topic) = (item.id, item.message.topic.clone());
+            self.topic_answered(topic.as_str(), id);
+        }
+        self.apply_failure(ticket, error, Learned::ByReceipt, uniform);
     }
 
     /// Applies a failure to an entry in the window.
-    pub(super) fn apply_failure(&mut self, ticket: Ticket, error: &PublishError, uniform: f64) {
+    pub(super) fn apply_failure(
+        &mut self,
+        ticket: Ticket,
+        error: &PublishError,
+        learned: Learned,
+        uniform: f64,
+    ) {
         let Some(item) = self.window.get_mut(ticket) else { return };
         if item.in_flight.take().is_some() {
             self.session.left(Amount::of(item.bytes));
         }
         let (id, attempts) = (item.id, item.attempts);
         let topic = item.message.topic.clone();
+        let is_alone = self.is_of_this_message_alone(topic.as_str(), id, error);
         let scope = match error.scope() {
             // The message was alone in flight each time: whatever breaks the session, the others
             // must not wait for it.
             FaultScope::Session if self.session.blames_the_message() => FaultScope::Message,
+            _ if is_alone => FaultScope::Message,
             scope => scope,
         };
         let fault = if scope == error.scope() { error.fault() } else { Fault::Broker };
-        let failure = (fault, storable(&error.to_string(), ERROR_BYTES_MAX));
-        if (scope, fault) == (FaultScope::Message, Fault::Message) {
-            // The topic itself answers.
-            self.unblock_topic(topic.as_str());
-        }
+        let text = if is_alone { format!("{ALONE}{error}") } else { error.to_string() };
+        let failure = (fault, storable(&text, ERROR_BYTES_MAX));
+        let is_reported_alone = learned == Learned::ByReceipt && error.scope() == FaultScope::Message;
+        // Outages end without notice: look again soon. A topic has one probe, but any number of
+        // entries may fail one by one, and each retry of them reads and writes a row.
+        let pause_max = if is_alone || is_reported_alone {
+            self.settings.retry_max
+        } else {
+            self.settings.outage_delay_max
+        };
         // The queue behind this entry must be checked again in any case.
         self.requeue = true;
         let attempts_max = if error.is_final() { 1 } else { self.settings.attempts_max };
@@ -116,7 +152,7 @@ impl Machine {
                     self.park_from_window(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }
-                let due_in = Some(self.retry_in(id, fault, attempts, uniform));
+                let due_in = Some(self.retry_in(id, fault, attempts, pause_max, uniform));
                 self.park_from_window(
                     ticket,
                     ExceptionState::Retrying,
@@ -128,15 +164,39 @@ impl Machine {
         }
     }
 
-    /// Returns the pause before the next attempt after a failure. `attempts` is the number of
-    /// attempts that counted.
-    pub(super) fn retry_in(&mut self, id: EntryId, fault: Fault, attempts: u32, uniform: f64) -> Duration {
-        if fault == Fault::Message {
-            return self.settings.backoff().delay(attempts, uniform);
+    /// Records that a message may have caused the failure of its topic. Returns whether the failure
+    /// concerns only the message: the destination answers about others of the topic.
+    pub(super) fn is_of_this_message_alone(
+        &mut self,
+        topic: &str,
+        id: EntryId,
+        error: &PublishError,
+    ) -> bool {
+        let is_alone = error.scope() == FaultScope::Topic
+            && error.is_about_this_message()
+            && self.blocks.suspect(topic, id);
+        if is_alone && self.blocks.is_probe(topic, id) {
+            // It shows nothing about its topic. The next entry that the topic refuses probes it.
+            self.unblock_topic(topic);
         }
-        // Outages end without notice: look again soon.
-        let delay = self.settings.backoff().delay(self.failures.count(id), uniform);
-        delay.min(self.settings.outage_delay_max)
+        is_alone
+    }
+
+    /// Returns the pause before the next attempt after a failure. `attempts` is the number of
+    /// attempts that counted; `pause_max` applies where the message is not at fault.
+    pub(super) fn retry_in(
+        &mut self,
+        id: EntryId,
+        fault: Fault,
+        attempts: u32,
+        pause_max: Duration,
+        uniform: f64,
+    ) -> Duration {
+        let backoff = self.settings.backoff();
+        if fault == Fault::Message {
+            return backoff.delay(attempts, uniform);
+        }
+        backoff.delay(self.failures.count(id), uniform).min(pause_max)
     }
 
     /// Prepares an entry in flight to leave the window without a receipt. The entries queued behind

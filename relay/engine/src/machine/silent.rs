@@ -12,6 +12,7 @@ use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic}
 use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
+use super::outcomes::Learned;
 use super::{Machine, SessionEnd};
 use crate::amount::Amount;
 use crate::awaited::{Awaited, Unanswered};
@@ -179,7 +180,8 @@ impl Machine {
         let awaited_max = self.awaited_max();
         let Some(item) = self.window.get_mut(ticket) else { return };
         let Some(submitted) = item.in_flight else { return };
-        let has_before = self.blocks.has_before(item.key(), item.id);
+        let id = item.id;
+        let has_before = self.blocks.has_before(item.key(), id);
         let is_awaited = !self.silent.awaited.amount().plus(Amount::of(item.bytes)).exceeds(awaited_max);
         if is_awaited {
             self.blocks.give_up(item.key());
@@ -187,6 +189,8 @@ impl Machine {
         } else {
             self.session.end(SessionEnd::Lost);
         }
+        // The others of its topic are answered.
+        let scope = if self.blocks.is_blamed(id) { FaultScope::Message } else { scope };
         if scope == FaultScope::Message && has_before {
             // The entry before it is the probe; this one waits behind it.
             self.give_up(ticket);
@@ -202,7 +206,8 @@ impl Machine {
         let reason = format!(
             "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and {then}"
         );
-        self.apply_failure(ticket, &PublishError::new(Fault::Broker, scope, reason), uniform);
+        let error = PublishError::new(Fault::Broker, scope, reason);
+        self.apply_failure(ticket, &error, Learned::BySilence, uniform);
     }
 
     /// Takes the late receipt of a message that was parked as silent.
@@ -219,7 +224,7 @@ impl Machine {
                 self.silence.answered(&message.topic, submitted);
                 self.resolve(key, id, &message.id.to_string());
                 self.blocks.take_out(message.topic.as_str(), key, id);
-                self.unblock_topic(message.topic.as_str());
+                self.topic_answered(message.topic.as_str(), id);
                 let submitted_at = Some(submitted.at());
                 self.events.push(Event::Published { message, submitted_at, attempt: None });
             }
@@ -230,8 +235,9 @@ impl Machine {
                 }
                 self.bring_forward(id);
                 if error.scope() == FaultScope::Message {
-                    self.unblock_topic(message.topic.as_str());
+                    self.topic_answered(message.topic.as_str(), id);
                 }
+                self.is_of_this_message_alone(message.topic.as_str(), id, error);
             }
         }
         if !self.awaits_many() {
@@ -258,7 +264,8 @@ impl Machine {
                 self.unblock_topic(entry.topic());
             }
             let due_in = if self.blocks.is_probe(entry.topic(), id) {
-                self.retry_in(id, Fault::Broker, exception.attempts, uniform)
+                let pause_max = self.settings.outage_delay_max;
+                self.retry_in(id, Fault::Broker, exception.attempts, pause_max, uniform)
             } else {
                 self.settings.postponed_max()
             };

@@ -289,6 +289,30 @@ fn a_probe_without_an_answer_lets_the_rest_of_its_topic_try() {
     assert_eq!(bench.machine.load().blocked_topics, 0);
 }
 
+/// Goal: an operator may discard a message that the broker may still confirm: nothing of its key
+/// overtakes it, and a late confirmation counts. Oracle: what is sent, and the event.
+#[test]
+fn a_discarded_message_whose_answer_is_missing_keeps_its_key_until_the_answer() {
+    let (mut bench, silent, ticket) = with_a_silent_topic();
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Discarded)], 0.5);
+    assert_eq!(bench.machine.load().blocked_topics, 0, "its topic is tried by the next message");
+    bench.read(&silent);
+    bench.read(&message_for("t", "other"));
+    let sent = bench.machine.submissions(9);
+    assert_eq!(sent.len(), 1, "its key waits");
+    bench.confirm(sent[0].ticket);
+    bench.cursor();
+    bench.machine.take_events();
+    bench.confirm(ticket);
+    let events = bench.machine.take_events();
+    let is_published =
+        |event: &Event| matches!(event, Event::Published { message, .. } if message.id == silent.id);
+    assert!(events.iter().any(is_published), "{events:?}");
+    let last = bench.last - 1;
+    bench.read_back(&[exception(last, &silent, ExceptionState::Held)]);
+    assert_eq!(bench.machine.submissions(9).len(), 1, "its key continues");
+}
+
 #[test]
 fn an_entry_that_is_waited_for_is_put_off_for_long_and_without_a_word() {
     let (mut bench, silent, ticket) = with_a_silent_topic();

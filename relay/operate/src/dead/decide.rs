@@ -58,8 +58,7 @@ impl Change {
         }
     }
 
-    /// Returns whether it applies to an entry that is retried without success until an operator
-    /// acts.
+    /// Returns whether it applies to an entry that is being retried.
     pub(crate) fn takes_retrying(&self) -> bool {
         !matches!(self, Self::Requeue { .. })
     }

@@ -122,11 +122,15 @@ pub struct DeadMessage {
 }
 
 impl DeadMessage {
+    /// Returns whether it is being retried.
+    pub(crate) fn is_retried(&self) -> bool {
+        self.state == MessageState::Retrying
+    }
+
     /// Returns whether it is retried without success until an operator acts, for example because
     /// its topic is missing.
     pub(crate) fn waits_for_operator(&self) -> bool {
-        self.state == MessageState::Retrying
-            && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
+        self.is_retried() && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
     }
 
     pub(crate) fn of_entry(place: usize, pipeline: &str, state: ExceptionState, entry: ListedEntry) -> Self {

@@ -56,7 +56,7 @@ pub async fn plan(
         return Err(OperateError::refused(text, "narrow the filter"));
     }
     if change.takes_retrying() {
-        add_waiting(places, filter, &mut messages).await;
+        add_retried(places, filter, change, &mut messages).await;
     }
     check_named(places, filter, &messages).await?;
     sort(&mut messages);
@@ -84,8 +84,8 @@ fn sort(messages: &mut [DeadMessage]) {
     });
 }
 
-/// Adds the named entries that are retried without success until an operator acts.
-async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMessage>) {
+/// Adds the named entries that are being retried and to which a change applies.
+async fn add_retried(places: &Places, filter: &Filter, change: &Change, messages: &mut Vec<DeadMessage>) {
     let is_missing = |id: &&MessageRef| !messages.iter().any(|message| id.names(message));
     let ids: Vec<MessageRef> = filter.ids.iter().filter(is_missing).cloned().collect();
     if ids.is_empty() {
@@ -93,7 +93,10 @@ async fn add_waiting(places: &Places, filter: &Filter, messages: &mut Vec<DeadMe
     }
     let named = Filter { ids, ..filter.clone() };
     let retrying = find(places, &named, States::Parked(ExceptionState::Retrying), usize::MAX).await;
-    messages.extend(retrying.messages.into_iter().filter(DeadMessage::waits_for_operator));
+    let takes = |message: &DeadMessage| {
+        if *change == Change::Discard { message.is_retried() } else { message.waits_for_operator() }
+    };
+    messages.extend(retrying.messages.into_iter().filter(takes));
     messages.sort_by_key(|message| message.row);
 }
 
@@ -170,10 +173,9 @@ fn meaning(message: &DeadMessage) -> String {
         return closed();
     }
     match message.state {
-        MessageState::Retrying if message.waits_for_operator() => {
+        MessageState::Retrying => {
             String::from("retrying: the relay retries it automatically, unless it is discarded")
         }
-        MessageState::Retrying => String::from("retrying: the relay retries it automatically"),
         MessageState::Held => String::from("held: it is published once the messages before it are published"),
         MessageState::Scheduled => String::from("scheduled: it is published at its time"),
         _ => closed(),

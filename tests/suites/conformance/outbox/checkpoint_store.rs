@@ -378,17 +378,23 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     assert!(edited.digest_before.is_some() && edited.digest_before != edited.digest_after);
 }
 
-/// Goal: an entry that is retried without success until an operator acts can be discarded or edited
-/// between two retries. While the relay may be sending it, it cannot. Oracle: the verdicts, and the
-/// entries that the relay reads as due: the discarded one, and the edited one with its new content.
+/// Goal: between two retries, an entry can be discarded whatever the cause of its failure, and
+/// edited if an operator has to act: the broker may have the content of any other. While the relay
+/// may be sending it, it cannot. Oracle: the verdicts, and the entries that the relay reads as due:
+/// the discarded ones, and the edited one with its new content.
 async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialect>(db: &Database<DB>) {
     let park = |id, due_in, fault| {
         let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
         ExceptionChange::Park(Parked { fault: Some(fault), ..parked })
     };
     let (operator, broker) = (message::Fault::Operator, message::Fault::Broker);
-    let changes =
-        [park(1, 3600, operator), park(2, 0, operator), park(3, 3600, broker), park(4, 3600, operator)];
+    let changes = [
+        park(1, 3600, operator),
+        park(2, 0, operator),
+        park(3, 3600, broker),
+        park(4, 3600, operator),
+        park(5, 0, broker),
+    ];
     with_parked(db, &changes).await;
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let decide = async |ids: &[i64], decision| {
@@ -398,10 +404,13 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
         admin.decide(&relay(), &chosen, decree).await.unwrap()
     };
 
-    let verdicts = decide(&[1, 2, 3], Decision::Discard).await;
     let trying = |verdict: &Result<(), DecideError>| matches!(verdict, Err(DecideError::Trying { .. }));
-    assert!(verdicts[0].is_ok() && trying(&verdicts[1]) && trying(&verdicts[2]), "{verdicts:?}");
     let payload = Some(bytes::Bytes::from_static(b"repaired"));
+    let edit = Decision::Edit { payload: payload.clone(), headers: None, replaces: None };
+    assert!(trying(&decide(&[3], edit).await.remove(0)), "the broker may have it");
+    let verdicts = decide(&[1, 2, 3, 5], Decision::Discard).await;
+    assert!(verdicts[0].is_ok() && trying(&verdicts[1]), "{verdicts:?}");
+    assert!(verdicts[2].is_ok() && trying(&verdicts[3]), "{verdicts:?}");
     decide(&[4], Decision::Edit { payload, headers: None, replaces: None }).await.remove(0).unwrap();
     let requeued = decide(&[4], Decision::Requeue).await.remove(0);
     assert!(matches!(requeued, Err(DecideError::NotDead { .. })), "{requeued:?}");
@@ -410,12 +419,12 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let mut states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
     states.sort_by_key(|(id, _)| *id);
     let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
-    assert_eq!(states, [(1, discarded), (2, retrying), (4, retrying)]);
+    assert_eq!(states, [(1, discarded), (2, retrying), (3, discarded), (4, retrying), (5, retrying)]);
     let edited = due.iter().find(|e| e.entry.id == EntryId(4)).unwrap().entry.message.as_ref().unwrap();
     assert_eq!(&edited.payload[..], b"repaired");
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let actions: Vec<_> = audit.iter().map(|r| (r.subject.id.0, r.action.as_str())).collect();
-    assert_eq!(actions, [(4, "edit"), (1, "discard")]);
+    assert_eq!(actions, [(4, "edit"), (3, "discard"), (1, "discard")]);
 }
 
 /// Goal: when the session breaks at the commit, no error claims that nothing was done. Oracle: the

@@ -96,7 +96,7 @@ impl PostgresLog {
         Ok(verdicts)
     }
 
-    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// Takes the entries that wait for a retry from the relay, if the action applies to them (see
     /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
     /// Returns until when they are taken.
     async fn take_waiting(
@@ -104,7 +104,7 @@ impl PostgresLog {
         connection: &mut PgConnection,
         batch: Batch<'_>,
     ) -> Result<Option<String>, LogError> {
-        let Batch { relay, entries, .. } = batch;
+        let Batch { relay, entries, decree, .. } = batch;
         let failed = || LogError::during("take entries from the relay");
         let chosen = Sorted::new(entries);
         let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
@@ -116,6 +116,7 @@ impl PostgresLog {
             .bind(taken_for.as_secs_f64())
             .bind(batch.as_of())
             .bind(chosen.edits)
+            .bind(decree.decision.action().takes_any_cause())
             .fetch_all(&mut *tx)
             .await
             .map_err(failed())?;

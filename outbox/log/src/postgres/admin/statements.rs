@@ -110,15 +110,16 @@ SELECT p.id FROM unnest($2::bigint[], $3::timestamptz[]) AS chosen(id, edited_at
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS p
 WHERE p.edited_at IS DISTINCT FROM chosen.edited_at";
 
-// $1 relay, $2 ids, $3 seconds: the entries that wait for a retry and for an operator, when each is
-// due, and until when it is taken. A confirmation for the time $4, if given, does not cover one
-// that has been retried since, or was dead and is requeued, nor content other than that of the
-// edits $5 (see above).
+// $1 relay, $2 ids, $3 seconds: the entries that wait for a retry, when each is due, and until when
+// it is taken. Unless $6 only those that wait for an operator as well. A confirmation for the time
+// $4, if given, does not cover one that has been retried since, or was dead and is requeued, nor
+// content other than that of the edits $5 (see above).
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[], $5::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (
     SELECT id, due_at FROM {schema}outbox_exception
-    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying' AND fault = 'operator'
+    WHERE relay = $1 AND shard = 0 AND id = chosen.id AND state = 'retrying'
+        AND (fault = 'operator' OR $6::boolean)
         AND due_at > clock_timestamp() AND ($4::timestamptz IS NULL OR updated_at <= $4
             AND (SELECT edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) IS NOT DISTINCT FROM chosen.edited_at)

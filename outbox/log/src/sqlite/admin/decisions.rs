@@ -14,7 +14,7 @@ use crate::sqlite::store::SqliteLog;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
 
 impl SqliteLog {
-    /// Takes the entries that wait for a retry and for an operator from the relay (see
+    /// Takes the entries that wait for a retry from the relay, if the action applies to them (see
     /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
     /// Returns until when they are taken.
     pub(super) async fn take_waiting(
@@ -22,7 +22,7 @@ impl SqliteLog {
         connection: &mut SqliteConnection,
         batch: Batch<'_>,
     ) -> Result<Option<i64>, LogError> {
-        let Batch { relay, entries, .. } = batch;
+        let Batch { relay, entries, decree, .. } = batch;
         let as_of = batch.as_of().map(micros_of);
         let failed = || LogError::during("take entries from the relay");
         let taken_for = self.options.call_timeout * TAKEN_FOR_CALLS;
@@ -36,6 +36,7 @@ impl SqliteLog {
                 .bind(entry.id.0)
                 .bind(as_of)
                 .bind(entry.edited_at.map(micros_of))
+                .bind(decree.decision.action().takes_any_cause())
                 .fetch_optional(&mut *tx)
                 .await
                 .map_err(failed())?;

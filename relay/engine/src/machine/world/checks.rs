@@ -90,6 +90,23 @@ impl World {
         }
     }
 
+    /// Returns how many entries are missing at the broker that are neither messages on which it
+    /// hangs nor behind one of the same key.
+    pub(super) fn left_behind(&self) -> usize {
+        let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
+        let mut waits: HashSet<&OrderingKey> = HashSet::new();
+        let mut missing = 0;
+        for message in &self.log.entries {
+            let is_behind = message.key.as_ref().is_some_and(|key| waits.contains(key));
+            if self.hanging.contains(&message.id.to_string()) {
+                waits.extend(&message.key);
+            } else if !is_behind && !published.contains(&message.id) {
+                missing += 1;
+            }
+        }
+        missing
+    }
+
     pub(super) fn check(&self, seed: u64) {
         let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
         let lost = self.log.entries.iter().filter(|message| !published.contains(&message.id)).count();

@@ -49,6 +49,10 @@ struct World {
     log: Log,
     broker: Vec<Message>,
     poison: HashSet<MessageIdText>,
+    /// Messages on which the broker hangs as if it were overloaded: until everything is healed, or
+    /// for ever if that is the only fault.
+    hanging: HashSet<MessageIdText>,
+    hangs_for_ever: bool,
     missing: bool,
     settings: EngineOptions,
     window: MaxInFlightPerKey,
@@ -99,7 +103,7 @@ impl World {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut entries = Vec::new();
         let mut delays = HashMap::new();
-        let mut poison = HashSet::new();
+        let (mut poison, mut hanging) = (HashSet::new(), HashSet::new());
         let keys = rng.random_range(1..6);
         for index in 0..rng.random_range(20..150) {
             let topic = TOPICS[if rng.random_bool(0.1) { 2 } else { rng.random_range(0..2) }];
@@ -118,6 +122,9 @@ impl World {
             if rng.random_bool(0.05) {
                 poison.insert(message.id.to_string());
             }
+            if rng.random_bool(0.03) {
+                hanging.insert(message.id.to_string());
+            }
             entries.push(message);
         }
         let cursor = Cursor::at(Mark::new("0"));
@@ -130,6 +137,8 @@ impl World {
             log,
             broker: Vec::new(),
             poison,
+            hanging,
+            hangs_for_ever: false,
             missing: true,
             window,
             now: 0,
@@ -206,6 +215,9 @@ impl World {
     fn outcome(&mut self, message: &Message) -> Result<(), PublishError> {
         if self.session_failed {
             return Err(PublishError::session_lost("the session failed before"));
+        }
+        if self.hanging.contains(&message.id.to_string()) && (self.hangs_for_ever || !self.healed) {
+            return Err(PublishError::topic_busy("no answer in time").about_this_message());
         }
         if !self.healed {
             if self.poison.contains(&message.id.to_string()) {
@@ -415,6 +427,15 @@ impl World {
         }
     }
 
+    /// Repairs everything but the messages on which the broker hangs.
+    fn heal_all_but_hanging(&mut self) {
+        self.hangs_for_ever = true;
+        for id in 1..=self.log.entries.len() as i64 {
+            self.log.edit(EntryId(id));
+        }
+        self.heal();
+    }
+
     fn is_quiet(&self) -> bool {
         let end = Cursor::at(Mark::new(self.log.entries.len().to_string()));
         self.machine.open_len() == 0 && self.log.cursor == end && self.log.rows.is_empty()
@@ -442,6 +463,38 @@ fn run(seed: u64, window: MaxInFlightPerKey) {
         world.log.rows.len()
     );
     world.check(seed);
+}
+
+/// Goal: messages on which the broker hangs delay nothing but their keys. Oracle: everything that
+/// is not one of them or behind one of its key is at the broker, while none of them ever leaves.
+fn run_with_hanging(seed: u64, window: MaxInFlightPerKey) {
+    let mut world = World::new(seed, window);
+    world.heal_all_but_hanging();
+    world.connect();
+    for step in 0..60_000 {
+        if step % 100 == 0 && world.left_behind() == 0 {
+            break;
+        }
+        world.now += 50;
+        world.step();
+    }
+    assert_eq!(world.left_behind(), 0, "seed {seed}: {} hang", world.hanging.len());
+    world.hangs_for_ever = false;
+    for _ in 0..200_000 {
+        if world.is_quiet() {
+            break;
+        }
+        world.now += 50;
+        world.step();
+    }
+    assert!(world.is_quiet(), "seed {seed}: not quiet");
+    world.check(seed);
+}
+
+#[test]
+fn messages_on_which_the_broker_hangs_delay_only_their_keys() {
+    (0..200).for_each(|seed| run_with_hanging(seed, MaxInFlightPerKey::One));
+    (0..50).for_each(|seed| run_with_hanging(seed, MaxInFlightPerKey::Pipelined));
 }
 
 #[test]

@@ -272,7 +272,8 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     for (about, as_of) in [("", "NULL"), ("confirmed", "'2200-01-01'")] {
         add(Relay, "admin.LOCK_ENTRIES", about, 100, 0, format!("'main',{},NULL,{as_of}", array(4_001..=4_100)));
         let chosen = array(4_001..=4_100);
-        add(Relay, "admin.LOCK_WAITING", about, 100, 0, format!("'main',{chosen},20,{as_of},{unedited}"));
+        let waiting = format!("'main',{chosen},20,{as_of},{unedited},true");
+        add(Relay, "admin.LOCK_WAITING", about, 100, 0, waiting);
     }
     add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},{unedited}", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
