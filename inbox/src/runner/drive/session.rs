@@ -184,7 +184,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_subscription_whose_call_was_cut_off_is_dropped() {
         let abort = CancellationToken::new();
-        let status = ConsumerStatus::new();
+        let status = ConsumerStatus::new(&std::sync::Arc::default());
         for is_silent in [true, false] {
             let factory = SubscriptionFactory::new(move || async move {
                 Ok(Box::new(Stopped { is_silent }) as Box<dyn Subscription>)
