@@ -190,9 +190,9 @@ mod tests {
             (format!(r#"{{"specversion":"1.0","id":"1","id":"2",{rest}}}"#), false, "\"id\""),
             (format!(r#"{{"specversion":"1.0",{rest}}}"#), false, "no id"),
             (format!(r#"{{"specversion":"0.3","id":"1",{rest}}}"#), false, "\"0.3\""),
-            (format!(r#"{{"specversion":"1.0","id":"1","type":"t"}}"#), false, "no source"),
-            (format!(r#"{{"specversion":"1.0","id":"1","source":"/s"}}"#), false, "no type"),
-            (format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"}}"#), false, "no time"),
+            (String::from(r#"{"specversion":"1.0","id":"1","type":"t"}"#), false, "no source"),
+            (String::from(r#"{"specversion":"1.0","id":"1","source":"/s"}"#), false, "no type"),
+            (String::from(r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#), false, "no time"),
             (format!(r#"{{"specversion":"1.0","id":"1","chunkindex":"0",{rest}}}"#), false, "a chunk"),
             (format!(r#"{{"specversion":"1.0","id":"1",{rest},"data":1,"data_base64":""}}"#), false, "both"),
         ] {

@@ -383,7 +383,7 @@ mod tests {
         let mut axon = delivery(&[("axon-message-id", "17"), ("axon-message-timestamp", "\u{FFFD}")], "");
         axon.properties = vec![pair("kafka.header_hex.axon-message-timestamp", "000001a220d80400")];
         let message = Message::from(framework(&axon).unwrap());
-        assert_eq!(message.time, of_millis(0x01_a220_d804_00).unwrap());
+        assert_eq!(message.time, of_millis(0x01a2_20d8_0400).unwrap());
     }
 
     #[test]
