@@ -2,17 +2,17 @@
 //!
 //! A role or a database can have defaults that are meant for its services. At `serializable`, each
 //! read of the log would take part in conflicts with the business transactions, and the server
-//! would abort those. Read-only sessions could not keep a lease. A limit for idle sessions, which is
-//! meant for forgotten sessions of services, would end a relay's session between two renewals of
-//! its lease, and a command between two statements. Therefore a session of the toolkit overrides
-//! these defaults. Sessions of a service's pool belong to the service and are not changed.
+//! would abort those. Read-only sessions could not keep a lease. A limit for idle sessions is meant
+//! for sessions that a service forgot: it would end a relay's session between two renewals of the
+//! lease, and a command between two statements. Therefore a session of the toolkit overrides these
+//! defaults. Sessions of a service's pool belong to the service and are not changed.
 
 use sqlx::PgConnection;
 
 use crate::postgres::hosts::{Hosts, NoPrimary};
 
-/// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it. PostgreSQL 13
-/// has no limit for idle sessions.
+/// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it. PostgreSQL
+/// 13 has no limit for idle sessions.
 const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; \
     SET default_transaction_read_only = off; \
     SELECT set_config('idle_session_timeout', '0', false) \

@@ -14,7 +14,7 @@ tests::cases! { "web_identity/sqs/{case}":
     anywhere { a_token_file_becomes_a_temporary_key = logs_in }
 }
 
-/// What STS returns for the token.
+/// The temporary key that STS returns for the token.
 const KEY: &str = "ASIAWEBIDENTITY";
 const SESSION: &str = "session-of-the-role";
 
