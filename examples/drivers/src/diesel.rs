@@ -101,20 +101,18 @@ pub fn redrive(
     inbox: &Inbox,
     handler: impl FnOnce(&mut PgConnection, &Message) -> Result<(), Failure<DriverError>>,
 ) -> Result<bool, Error<DriverError>> {
-    let mut taken = None;
+    let Some(request) = run_alone(connection, inbox.begin_redrive())? else { return Ok(false) };
     let handled: Result<_, Failure<DriverError>> = connection.transaction(|connection| {
-        let Some(redrive) = run(connection, inbox.take_redrive())? else { return Ok(()) };
-        taken = Some(redrive.dead_letter);
+        let Some(redrive) = run(connection, inbox.take_redrive(request))? else { return Ok(()) };
         handler(connection, redrive.message()?)?;
         // A redrive has no delivery to settle.
         let _kept = run(connection, redrive.finish())?;
         Ok(())
     });
-    match (handled, taken) {
-        (Err(Failure::Error(error)), _) if is_passing(&error) => Err(error),
-        (Err(failure), Some(dead_letter)) => run_alone(connection, inbox.fail_redrive(dead_letter, &failure)),
-        (Err(failure), None) => Err(failure.into_error()),
-        (Ok(()), taken) => Ok(taken.is_some()),
+    match handled {
+        Ok(()) => Ok(true),
+        Err(Failure::Error(error)) if is_passing(&error) => Err(error),
+        Err(failure) => run_alone(connection, inbox.fail_redrive(request, &failure)),
     }
 }
 

@@ -7,8 +7,8 @@ use diesel::{OptionalExtension, QueryableByName, sql_query};
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, TransactionManager};
 use statements::message::Message;
 use statements::{
-    Admission, Alone, Call, DeadLetterId, Error, Failure, Handled, Inbox, Operation, Outcome, Row, Statement,
-    Value,
+    Admission, Alone, Call, Error, Failure, Handled, Inbox, Operation, Outcome, RedriveRequest, Row,
+    Statement, Value,
 };
 
 type Manager = <AsyncPgConnection as AsyncConnection>::TransactionManager;
@@ -134,25 +134,23 @@ pub async fn redrive(
     inbox: &Inbox,
     handler: impl AsyncFnOnce(&mut AsyncPgConnection, &Message) -> Result<(), Failure<DriverError>>,
 ) -> Result<bool, Error<DriverError>> {
+    let Some(request) = run_alone(connection, inbox.begin_redrive()).await? else { return Ok(false) };
     Manager::begin_transaction(connection).await?;
-    let mut taken = None;
-    let handled = attempt_redrive(connection, inbox, handler, &mut taken).await;
-    match (end(connection, handled).await, taken) {
-        (Err(Failure::Error(error)), _) if is_passing(&error) => Err(error),
-        (Err(failure), Some(letter)) => run_alone(connection, inbox.fail_redrive(letter, &failure)).await,
-        (Err(failure), None) => Err(failure.into_error()),
-        (Ok(()), taken) => Ok(taken.is_some()),
+    let handled = attempt_redrive(connection, inbox, request, handler).await;
+    match end(connection, handled).await {
+        Ok(()) => Ok(true),
+        Err(Failure::Error(error)) if is_passing(&error) => Err(error),
+        Err(failure) => run_alone(connection, inbox.fail_redrive(request, &failure)).await,
     }
 }
 
 async fn attempt_redrive(
     connection: &mut AsyncPgConnection,
     inbox: &Inbox,
+    request: RedriveRequest,
     handler: impl AsyncFnOnce(&mut AsyncPgConnection, &Message) -> Result<(), Failure<DriverError>>,
-    taken: &mut Option<DeadLetterId>,
 ) -> Result<(), Failure<DriverError>> {
-    let Some(redrive) = run(connection, inbox.take_redrive()).await? else { return Ok(()) };
-    *taken = Some(redrive.dead_letter);
+    let Some(redrive) = run(connection, inbox.take_redrive(request)).await? else { return Ok(()) };
     handler(connection, redrive.message()?).await?;
     // A redrive has no delivery to settle.
     let _kept = run(connection, redrive.finish()).await?;

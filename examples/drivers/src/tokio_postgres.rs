@@ -3,8 +3,8 @@
 
 use statements::message::Message;
 use statements::{
-    Admission, Alone, Call, DeadLetterId, Error, Failure, Handled, Inbox, Operation, Outcome, Row, Statement,
-    Value,
+    Admission, Alone, Call, Error, Failure, Handled, Inbox, Operation, Outcome, RedriveRequest, Row,
+    Statement, Value,
 };
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -121,25 +121,23 @@ pub async fn redrive(
     inbox: &Inbox,
     handler: impl AsyncFnOnce(&Transaction<'_>, &Message) -> Result<(), Failure<DriverError>>,
 ) -> Result<bool, Error<DriverError>> {
+    let Some(request) = run_alone(client, inbox.begin_redrive()).await? else { return Ok(false) };
     let transaction = client.transaction().await?;
-    let mut taken = None;
-    let handled = attempt_redrive(&transaction, inbox, handler, &mut taken).await;
-    match (end(transaction, handled).await, taken) {
-        (Err(Failure::Error(error)), _) if is_passing(&error) => Err(error),
-        (Err(failure), Some(letter)) => run_alone(client, inbox.fail_redrive(letter, &failure)).await,
-        (Err(failure), None) => Err(failure.into_error()),
-        (Ok(()), taken) => Ok(taken.is_some()),
+    let handled = attempt_redrive(&transaction, inbox, request, handler).await;
+    match end(transaction, handled).await {
+        Ok(()) => Ok(true),
+        Err(Failure::Error(error)) if is_passing(&error) => Err(error),
+        Err(failure) => run_alone(client, inbox.fail_redrive(request, &failure)).await,
     }
 }
 
 async fn attempt_redrive(
     transaction: &Transaction<'_>,
     inbox: &Inbox,
+    request: RedriveRequest,
     handler: impl AsyncFnOnce(&Transaction<'_>, &Message) -> Result<(), Failure<DriverError>>,
-    taken: &mut Option<DeadLetterId>,
 ) -> Result<(), Failure<DriverError>> {
-    let Some(redrive) = run(transaction, inbox.take_redrive()).await? else { return Ok(()) };
-    *taken = Some(redrive.dead_letter);
+    let Some(redrive) = run(transaction, inbox.take_redrive(request)).await? else { return Ok(()) };
     handler(transaction, redrive.message()?).await?;
     // A redrive has no delivery to settle.
     let _kept = run(transaction, redrive.finish()).await?;

@@ -8,7 +8,7 @@ use crate::admit::Admit;
 use crate::days::{CreateDays, ExpireDays, RETENTION_DAYS_DEFAULT};
 use crate::fail::Fail;
 use crate::failure::Failure;
-use crate::redrive::{FailRedrive, TakeRedrive};
+use crate::redrive::{BeginRedrive, FailRedrive, RedriveRequest, TakeRedrive};
 use crate::settings::InboxSettings;
 use crate::store::Store;
 
@@ -89,20 +89,27 @@ impl Inbox {
         Store::delivery(&self.settings, delivery, malformed)
     }
 
-    /// Takes the next message that an operator asked to redrive, admitted to the transaction in
-    /// which the operation runs. Ask every few seconds. Commit also if there is none.
-    pub fn take_redrive(&self) -> TakeRedrive {
-        TakeRedrive::new(&self.settings)
+    /// Begins the next redrive that an operator asked for, if there is one. Ask every few seconds,
+    /// outside a transaction: a process that ends while it has the request in hand is counted, and
+    /// after five of them the request ends.
+    pub fn begin_redrive(&self) -> BeginRedrive {
+        BeginRedrive::new(&self.settings)
+    }
+
+    /// Takes the message of a redrive that was begun, admitted to the transaction in which the
+    /// operation runs. Commit also if there is none.
+    pub fn take_redrive(&self, request: RedriveRequest) -> TakeRedrive {
+        TakeRedrive::new(&self.settings, request)
     }
 
     /// Ends a redrive whose handler failed, after its transaction was rolled back. The dead letter
     /// stays open.
     pub fn fail_redrive<D: Error + 'static>(
         &self,
-        dead_letter: DeadLetterId,
+        request: RedriveRequest,
         failure: &Failure<D>,
     ) -> FailRedrive {
-        FailRedrive::new(&self.settings, dead_letter, &failure.text())
+        FailRedrive::new(&self.settings, request, &failure.text())
     }
 
     /// Creates the days that rows of the inbox lie in, a week ahead. Run it at the start and at

@@ -21,7 +21,7 @@
 //! | `fail` | [`Fail`], [`Failed`]: failures are counted, and become dead letters |
 //! | `failure`, `outcome` | [`Failure`], [`Handled`], [`Outcome`]: why a message was not handled, and what became of it |
 //! | `store` | [`Store`], [`DeadLetter`]: a delivery that is no message |
-//! | `redrive` | [`TakeRedrive`], [`Redrive`], [`FailRedrive`]: redrives that operators asked for |
+//! | `redrive` | [`BeginRedrive`], [`TakeRedrive`], [`Redrive`], [`FailRedrive`]: redrives that operators asked for |
 //! | `settings` | those of outboxes and inboxes |
 //! | `days` | [`CreateDays`], [`ExpireDays`]: the days that rows of the inbox lie in |
 
@@ -57,7 +57,7 @@ pub use message::{ConsumerName, DeadLetterId, IntoMessage, NewMessage, Tenant};
 pub use operation::{Alone, Call, Next, Operation};
 pub use outbox::Outbox;
 pub use outcome::{Handled, Outcome};
-pub use redrive::{FailRedrive, Redrive, TakeRedrive};
+pub use redrive::{BeginRedrive, FailRedrive, Redrive, RedriveRequest, TakeRedrive};
 pub use statement::{Row, Statement, Value};
 pub use store::{DeadLetter, Store};
 pub use verify::Verify;

@@ -17,19 +17,35 @@ use crate::settings::InboxSettings;
 use crate::statement::{Row, Statement, Value};
 use crate::store::ERROR_BYTES_MAX;
 
+const BEGIN: &str = "SELECT coalesce(to_jsonb(inbox_begin_redrive($1::text)), 'null')::text AS answer,
+    NULL::bytea AS payload";
+
 const TAKE: &str = "SELECT jsonb_build_object('dead_letter', r.dead_letter, 'message_id', r.message_id,
         'topic', r.topic, 'key', r.key, 'kind', r.kind, 'content_type', r.content_type, 'headers', r.headers,
         'source', r.source, 'scope', r.scope, 'transaction', pg_current_xact_id()::text
-    )::text AS answer, r.payload AS payload FROM inbox_take_redrive($1::text) AS r";
+    )::text AS answer, r.payload AS payload FROM inbox_take_redrive($1::text, $2::text::bigint) AS r";
 
-const FAIL: &str = "SELECT to_jsonb(inbox_fail_redrive($1::text, $2::text::uuid, $3::text))::text AS answer,
+const FAIL: &str =
+    "SELECT to_jsonb(inbox_fail_redrive($1::text, $2::text::bigint, $3::text))::text AS answer,
     NULL::bytea AS payload";
 
-/// Takes the next redrive ([`Inbox::take_redrive`](crate::Inbox::take_redrive)).
+/// A request of an operator for a redrive, which this process has in hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RedriveRequest(i64);
+
+/// Begins the next redrive ([`Inbox::begin_redrive`](crate::Inbox::begin_redrive)).
+#[derive(Debug)]
+#[must_use = "a redrive begins when a driver runs the operation"]
+pub struct BeginRedrive {
+    consumer: String,
+}
+
+/// Takes the message of a redrive ([`Inbox::take_redrive`](crate::Inbox::take_redrive)).
 #[derive(Debug)]
 #[must_use = "a redrive is taken when a driver runs the operation in a transaction"]
 pub struct TakeRedrive {
     consumer: String,
+    request: RedriveRequest,
 }
 
 /// A dead letter that is to take effect in this transaction.
@@ -63,9 +79,32 @@ struct Answer {
     transaction: String,
 }
 
-impl TakeRedrive {
+impl BeginRedrive {
     pub(crate) fn new(inbox: &InboxSettings) -> Self {
         Self { consumer: inbox.consumer.to_string() }
+    }
+}
+
+impl Operation for BeginRedrive {
+    /// The request; `None` if no redrive is asked for.
+    type Output = Option<RedriveRequest>;
+
+    fn begin(&mut self) -> Next<Self::Output> {
+        Next::Send(Statement::new(BEGIN, [Value::text(&self.consumer)]))
+    }
+
+    fn read(&mut self, row: Option<Row>) -> Next<Self::Output> {
+        then(row.unwrap_or_default().read::<Option<i64>>(), |request| {
+            Next::Done(Ok(request.map(RedriveRequest)))
+        })
+    }
+}
+
+impl Alone for BeginRedrive {}
+
+impl TakeRedrive {
+    pub(crate) fn new(inbox: &InboxSettings, request: RedriveRequest) -> Self {
+        Self { consumer: inbox.consumer.to_string(), request }
     }
 }
 
@@ -73,7 +112,8 @@ impl Operation for TakeRedrive {
     type Output = Option<Redrive>;
 
     fn begin(&mut self) -> Next<Option<Redrive>> {
-        Next::Send(Statement::new(TAKE, [Value::text(&self.consumer)]))
+        let values = [Value::text(&self.consumer), Value::text(self.request.0.to_string())];
+        Next::Send(Statement::new(TAKE, values))
     }
 
     fn read(&mut self, row: Option<Row>) -> Next<Option<Redrive>> {
@@ -124,11 +164,11 @@ impl Redrive {
 }
 
 impl FailRedrive {
-    pub(crate) fn new(inbox: &InboxSettings, dead_letter: DeadLetterId, error: &str) -> Self {
+    pub(crate) fn new(inbox: &InboxSettings, request: RedriveRequest, error: &str) -> Self {
         let error = storable(error, ERROR_BYTES_MAX);
         let values = values([
             Value::text(inbox.consumer.as_str()),
-            Value::text(dead_letter.to_string()),
+            Value::text(request.0.to_string()),
             Value::text(error),
         ]);
         Self { values }

@@ -169,7 +169,7 @@ mod tests {
 
         async fn stop_receiving(&mut self) -> Result<(), SubscriptionError> {
             if self.is_silent {
-                pending().await;
+                pending::<()>().await;
             }
             Err(SubscriptionError::lost("not reached"))
         }
