@@ -79,7 +79,8 @@ impl message::Connector for Connector {
         };
         let connections = Connections::new(&self.config, self.networks.clone()).map_err(unusable)?;
         self.probe(&connections).await?;
-        let pace = Pace { concurrency: self.config.concurrency, requests_max: self.config.requests_max };
+        let Config { concurrency, requests_max, .. } = self.config;
+        let pace = Pace::new(concurrency, requests_max, self.endpoints.is_one());
         let sender = Sender::new(&self.config, connections.client(), Arc::clone(&self.stops));
         Ok(Box::new(HttpPublisher::new(receipts, Arc::clone(&self.endpoints), sender, pace)))
     }
