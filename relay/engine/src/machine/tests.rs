@@ -521,6 +521,34 @@ fn what_is_read_back_takes_a_quarter_of_the_window_and_leaves_the_rest_to_other_
     assert!(machine.has_room(), "entries of the log come in beside them");
 }
 
+/// Goal: however many entries are due, because a destination fails on all of its messages or is
+/// slow, most of the window is left to the log. Oracle: the entries taken in, and the room.
+#[test]
+fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let window = settings().window_entries;
+    for id in 1..=2 * window as i64 {
+        if bench.machine.has_room_for_due() {
+            let message = message_for("failing", &id.to_string());
+            bench.machine.due(vec![exception(id, &message, ExceptionState::Retrying)], 0.5);
+        }
+    }
+    assert_eq!(bench.machine.readmitted_len(), window / 4);
+    assert!(bench.machine.has_room_for_held(), "held entries have a share of their own");
+    bench.last = 1_000;
+    // Each is the end of a difference as well, which takes a place.
+    for number in 0..window / 4 {
+        assert!(bench.machine.has_room(), "{number} entries of the log");
+        bench.read(&message_for("t", &number.to_string()));
+    }
+    let tickets: Vec<_> = bench.machine.submissions(99).into_iter().map(|one| one.ticket).collect();
+    tickets.into_iter().for_each(|ticket| bench.confirm(ticket));
+    while bench.machine.unstored_len() > 0 {
+        bench.cursor();
+    }
+    assert!(bench.machine.has_room_for_due(), "what left the window makes room");
+}
+
 /// Goal: a destination that refuses a message more slowly than silence is found does not keep it
 /// for ever: each refusal counts, is shown, and waits as any other. Oracle: the rows.
 #[test]
