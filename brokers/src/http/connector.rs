@@ -1,5 +1,6 @@
 //! Opens publishing sessions.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl message::Connector for Connector {
 /// Maximum time for reading the certificates of the machine.
 const BESIDES_CONNECTIONS: Duration = Duration::from_secs(10);
 
-/// Maximum number of endpoints that are tried before a session: more show nothing new.
+/// Maximum number of hosts that are tried before a session.
 const PROBES_MAX: usize = 16;
 
 impl Connector {
@@ -100,8 +101,12 @@ impl Connector {
         if self.endpoints.header().is_some() {
             return Ok(());
         }
+        // By scheme, host and port: the topics of one service show the same.
+        let endpoints = self.endpoints.configured();
+        let hosts: HashMap<&str, _> =
+            endpoints.map(|endpoint| (endpoint.target.name.as_str(), endpoint)).collect();
         let mut probes = JoinSet::new();
-        for endpoint in self.endpoints.configured().take(PROBES_MAX) {
+        for endpoint in hosts.values().take(PROBES_MAX) {
             let mut connections = connections.clone();
             let endpoint = Arc::clone(endpoint);
             probes.spawn(async move {
@@ -125,6 +130,10 @@ impl Connector {
                     );
                 }
             }
+        }
+        if hosts.len() > PROBES_MAX {
+            // The others may be there.
+            return Ok(());
         }
         failed.map_or(Ok(()), |(failure, endpoint)| {
             let reason = failure.reason(&endpoint.target.name);

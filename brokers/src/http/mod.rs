@@ -8,6 +8,7 @@
 //! | `networks.rs` | the addresses that requests may go to |
 //! | `endpoints.rs` | the endpoint that a message goes to |
 //! | `secrets.rs` | signing keys in files that are read again when they change |
+//! | `certificates.rs` | the TLS settings of connections, from files that are read again |
 //! | `signature.rs` | signatures of Standard Webhooks |
 //! | `client.rs` | connections to checked addresses |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
@@ -61,6 +62,7 @@
 //! - Names of headers arrive in lower case, except in structured mode.
 
 mod address;
+mod certificates;
 mod client;
 mod config;
 mod connector;

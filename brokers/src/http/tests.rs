@@ -703,6 +703,28 @@ async fn a_server_that_is_away_or_speaks_no_tls_is_told_apart() {
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
 }
 
+/// Goal: a host that is away does not keep others from a session, however many topics or hosts
+/// there are. Oracle: the session, and the message that arrives.
+#[tokio::test]
+async fn a_host_that_is_away_keeps_no_other_from_a_session() {
+    let server = Server::start([]).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let there = config().endpoint("there", Endpoint::new(server.url("/")));
+    // One host with many topics counts once.
+    let topics = (0..400).fold(there.clone(), |config, number| {
+        config.endpoint(number.to_string(), Endpoint::new(format!("http://{closed}/{number}")))
+    });
+    Session::open(&topics).await.send(message("there", "a")).await.unwrap();
+    // Of many hosts, only some are tried.
+    let hosts = (2..250).fold(there, |config, number| {
+        let url = format!("http://127.0.0.{number}:{}/", closed.port());
+        config.endpoint(number.to_string(), Endpoint::new(url))
+    });
+    for _ in 0..3 {
+        Session::open(&hosts).await.send(message("there", "a")).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_unreadable_secret_stops_its_own_endpoint() {
     let server = Server::start([]).await;
