@@ -166,7 +166,7 @@ impl Config {
     /// Returns whether all requests are encrypted, without regard to the URLs that messages name.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
-        let is_plain = self.urls().any(|(_, url)| url.starts_with("http:"));
+        let is_plain = self.urls().any(|(_, url)| is_plain(url));
         let may_be_plain = self.names_endpoints() && self.allow_plaintext;
         !(is_plain || may_be_plain)
     }
@@ -179,7 +179,7 @@ impl Config {
 
     /// Returns whether the certificates of endpoints are verified.
     pub(super) fn needs_authorities(&self) -> bool {
-        self.names_endpoints() || self.urls().any(|(_, url)| !url.starts_with("http:"))
+        self.names_endpoints() || self.urls().any(|(_, url)| !is_plain(url))
     }
 
     /// Opens the files that the settings name: certificates, keys and secrets.
@@ -293,6 +293,10 @@ impl Config {
     }
 }
 
+fn is_plain(url: &str) -> bool {
+    Target::parse(url).is_ok_and(|target| !target.is_encrypted())
+}
+
 /// Returns the report of an invalid setting of this adapter.
 pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
     InvalidSetting::new(format!("http.{setting}"), problem)
@@ -322,6 +326,18 @@ mod tests {
         assert!(
             serde_json::from_str::<Config>(r#"{"endpoints": {"o": {"url": "x", "secret": "y"}}}"#).is_err()
         );
+    }
+
+    #[test]
+    fn a_url_without_tls_is_known_in_any_case() {
+        for (url, is_encrypted) in [("HTTP://127.0.0.1", false), ("HTTPS://a.example", true)] {
+            let config = Config::new(url);
+            assert_eq!(
+                (config.is_encrypted(), config.needs_authorities()),
+                (is_encrypted, is_encrypted),
+                "{url}"
+            );
+        }
     }
 
     #[test]

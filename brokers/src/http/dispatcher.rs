@@ -105,8 +105,12 @@ impl Dispatcher {
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
-        while open || !self.requests.is_empty() || !self.turns.is_empty() {
+        loop {
             let due = self.dispatch();
+            // Turns may be left over, of endpoints that have nothing to send.
+            if !open && self.requests.is_empty() {
+                return;
+            }
             let room = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
