@@ -11,14 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::Full;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use message::addresses::{addresses_of, first_to_answer};
-use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
+use super::certificates::Certificates;
 use super::config::Config;
 use super::fault::Blocked;
 use super::networks::Networks;
@@ -90,7 +90,8 @@ impl Service<Uri> for Guard {
 /// Opens connections, encrypted where the URL says so, within the time of the settings.
 #[derive(Debug, Clone)]
 pub(super) struct Connections {
-    https: HttpsConnector<Guard>,
+    guard: Guard,
+    certificates: Arc<Certificates>,
     timeout: Duration,
 }
 
@@ -100,12 +101,9 @@ impl Connections {
     /// # Errors
     /// [`InvalidSetting`] with the file, or that this machine has no certificate authorities.
     pub(super) fn new(config: &Config, networks: Networks) -> Result<Self, InvalidSetting> {
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(config)?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(Guard::new(networks));
-        Ok(Self { https, timeout: Duration::from_millis(config.connect_timeout_ms) })
+        let certificates = Arc::new(Certificates::new(config)?);
+        let timeout = Duration::from_millis(config.connect_timeout_ms);
+        Ok(Self { guard: Guard::new(networks), certificates, timeout })
     }
 
     /// Returns a client that opens its connections here. It follows no redirects and uses no proxy.
@@ -124,11 +122,13 @@ impl Service<Uri> for Connections {
     type Future = Answer<Self::Response>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.https.poll_ready(context)
+        self.guard.poll_ready(context)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.https.call(uri);
+        // Of each connection, so that replaced files are used without a new session.
+        let mut https = HttpsConnector::from((self.guard.clone(), self.certificates.current()));
+        let connecting = https.call(uri);
         let timeout = self.timeout;
         Box::pin(async move {
             let late = |_| -> BoxError { format!("no connection within {} ms", timeout.as_millis()).into() };
@@ -137,18 +137,89 @@ impl Service<Uri> for Connections {
     }
 }
 
-fn tls(config: &Config) -> Result<ClientConfig, InvalidSetting> {
-    let https = config.tls.clone().unwrap_or_default().https("http.tls")?;
-    if config.needs_authorities() {
-        https.check_authorities()?;
-    }
-    https.hyper()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::pki_types::PrivateKeyDer;
+
     use super::*;
-    use crate::causes::has_cause;
+    use crate::Tls;
+    use crate::causes::{has_cause, is_unverified};
+
+    type Authority = CertifiedIssuer<'static, KeyPair>;
+
+    fn authority() -> Authority {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    /// Returns the settings of a server with a new certificate of this authority.
+    fn server(authority: &Authority) -> Arc<rustls::ServerConfig> {
+        let params = CertificateParams::new(vec![String::from("localhost")]).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, authority).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        Arc::new(builder.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+    }
+
+    /// Greets each client with the settings of the moment, in a thread of its own. Ends with the
+    /// test.
+    fn greet(listener: TcpListener, settings: Arc<Mutex<Arc<rustls::ServerConfig>>>) {
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let settings = Arc::clone(&settings.lock().unwrap());
+                let mut connection = rustls::ServerConnection::new(settings).unwrap();
+                // A client that refuses the certificate breaks off.
+                let _ = connection.complete_io(&mut stream);
+            }
+        });
+    }
+
+    /// Goal: an authority that is replaced while a session runs is used without another session,
+    /// and a file that is missing or broken for a moment stops nothing. Oracle: a server whose
+    /// certificate only one of the authorities has signed.
+    #[tokio::test]
+    async fn files_of_tls_are_read_again_when_they_change() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let uri: Uri =
+            format!("https://localhost:{}/", listener.local_addr().unwrap().port()).parse().unwrap();
+        let [old, new] = [authority(), authority()];
+        let settings = Arc::new(Mutex::new(server(&old)));
+        greet(listener, Arc::clone(&settings));
+        let path = std::env::temp_dir().join(format!("{}-ca.pem", uuid::Uuid::now_v7()));
+        std::fs::write(&path, old.pem()).unwrap();
+        let config = Config::new("https://localhost/").tls(Tls::default().ca_file(path.clone()));
+        let networks = Networks::parse(&[String::from("127.0.0.0/8"), String::from("::1/128")]).unwrap();
+        let connections = Connections::new(&config, networks).unwrap();
+        let open = || {
+            let (mut connections, uri) = (connections.clone(), uri.clone());
+            async move { connections.call(uri).await.map(drop).map_err(|error| is_unverified(error.as_ref())) }
+        };
+        let replace = async |path: &Path, content: &str| {
+            std::fs::write(path, content).unwrap();
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+        };
+        assert_eq!(open().await, Ok(()));
+        replace(&path, "half of a").await;
+        assert_eq!(open().await, Ok(()), "the previous ones stay in use");
+        *settings.lock().unwrap() = server(&new);
+        assert_eq!(open().await, Err(true), "another authority");
+        replace(&path, &new.pem()).await;
+        assert_eq!(open().await, Ok(()));
+        *settings.lock().unwrap() = server(&old);
+        assert_eq!(open().await, Err(true), "the old authority is not trusted any more");
+        std::fs::remove_file(&path).unwrap();
+    }
 
     async fn connect(networks: &[&str], url: &str) -> Result<TcpStream, io::Error> {
         let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();

@@ -106,12 +106,14 @@ pub struct Config {
     pub stopping_statuses: Vec<u16>,
     /// Maximum seconds that a `Retry-After` of an endpoint is respected, 1 to 86,400 (default 300).
     pub retry_after_max_secs: u64,
-    /// Maximum requests in flight to one endpoint, 1 to 256 (default 16). After a failure, one
-    /// request at a time tries whether the endpoint is back.
+    /// Maximum requests in flight to one endpoint, and to one host whose URLs messages name, 1 to
+    /// 256 (default 16). After a failure, one request at a time tries whether the endpoint is back.
+    /// Where there are several endpoints, 32 times as many messages may wait for each, and further
+    /// ones wait in the database.
     pub concurrency: usize,
     /// Maximum requests in flight to all endpoints, 1 to 4,096 (default 256). A request that is not
-    /// answered within a second counts only for its own endpoint, so that a hanging endpoint leaves
-    /// the others alone.
+    /// answered within a second counts only for its own endpoint and among 2,048 such requests, so
+    /// that a hanging endpoint leaves the others alone.
     pub requests_max: usize,
     /// Maximum bytes of headers and body of a request, 1,024 to 16,777,216 (default 1 MiB).
     pub message_bytes_max: usize,
@@ -291,6 +293,10 @@ impl Config {
     }
 }
 
+fn is_plain(url: &str) -> bool {
+    Target::parse(url).is_ok_and(|target| !target.is_encrypted())
+}
+
 /// Returns the report of an invalid setting of this adapter.
 pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
     InvalidSetting::new(format!("http.{setting}"), problem)
@@ -340,6 +346,18 @@ mod tests {
         assert!(
             serde_json::from_str::<Config>(r#"{"endpoints": {"o": {"url": "x", "secret": "y"}}}"#).is_err()
         );
+    }
+
+    #[test]
+    fn a_url_without_tls_is_known_in_any_case() {
+        for (url, is_encrypted) in [("HTTP://127.0.0.1", false), ("HTTPS://a.example", true)] {
+            let config = Config::new(url);
+            assert_eq!(
+                (config.is_encrypted(), config.needs_authorities()),
+                (is_encrypted, is_encrypted),
+                "{url}"
+            );
+        }
     }
 
     #[test]

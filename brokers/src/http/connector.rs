@@ -1,5 +1,6 @@
 //! Opens publishing sessions.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,7 +86,8 @@ impl message::Connector for Connector {
         };
         let connections = Connections::new(&self.config, self.networks.clone()).map_err(unusable)?;
         self.probe(&connections).await?;
-        let pace = Pace { concurrency: self.config.concurrency, requests_max: self.config.requests_max };
+        let Config { concurrency, requests_max, .. } = self.config;
+        let pace = Pace::new(concurrency, requests_max, self.endpoints.is_one());
         let sender = Sender::new(&self.config, connections.client(), Arc::clone(&self.stops));
         Ok(Box::new(HttpPublisher::new(receipts, Arc::clone(&self.endpoints), sender, pace)))
     }
@@ -94,7 +96,7 @@ impl message::Connector for Connector {
 /// Maximum time for reading the certificates of the machine.
 const BESIDES_CONNECTIONS: Duration = Duration::from_secs(10);
 
-/// Maximum number of endpoints that are tried before a session: more show nothing new.
+/// Maximum number of hosts that are tried before a session.
 const PROBES_MAX: usize = 16;
 
 impl Connector {
@@ -105,8 +107,12 @@ impl Connector {
         if self.endpoints.header().is_some() {
             return Ok(());
         }
+        // By scheme, host and port: the topics of one service show the same.
+        let endpoints = self.endpoints.configured();
+        let hosts: HashMap<&str, _> =
+            endpoints.map(|endpoint| (endpoint.target.name.as_str(), endpoint)).collect();
         let mut probes = JoinSet::new();
-        for endpoint in self.endpoints.configured().take(PROBES_MAX) {
+        for endpoint in hosts.values().take(PROBES_MAX) {
             let mut connections = connections.clone();
             let endpoint = Arc::clone(endpoint);
             probes.spawn(async move {
@@ -130,6 +136,10 @@ impl Connector {
                     );
                 }
             }
+        }
+        if hosts.len() > PROBES_MAX {
+            // The others may be there.
+            return Ok(());
         }
         failed.map_or(Ok(()), |(failure, endpoint)| {
             let reason = failure.reason(&endpoint.target.name);

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::fault::{Failure, Kind};
+use super::fault::Failure;
 use super::send::{Job, Sender};
+use super::share::{Bounds, Share};
 
 /// How long a request counts among those in flight. One that waits longer for its answer has a slow
 /// endpoint, which must not slow down others. The bound then applies only to its own endpoint.
@@ -20,16 +21,34 @@ const COUNTED: Duration = Duration::from_secs(1);
 /// Maximum submissions that are sorted at once.
 const SORT_MAX: usize = 1_024;
 
-/// Number of endpoints without messages at which those that failed before are forgotten.
-const IDLE_LANES_MAX: usize = 10_000;
+/// Number of endpoints that have failed since they were last forgotten, at which those without
+/// messages are forgotten.
+const FAILED_MAX: usize = 10_000;
+
+/// Messages that may wait in a share, as a multiple of the requests in flight.
+const WAITING_FACTOR: usize = 32;
+
+/// Maximum requests in flight that no longer count. Each has a connection, so it keeps below the
+/// number of files that services may have open.
+const SLOW_MAX: usize = 2_048;
 
 /// Bounds of a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// Maximum requests in flight to one endpoint.
-    pub(super) concurrency: usize,
+    /// Of one share.
+    pub(super) share: Bounds,
     /// Maximum requests in flight, without those that are slow.
     pub(super) requests_max: usize,
+    /// Maximum requests in flight that are slow.
+    pub(super) slow_max: usize,
+}
+
+impl Pace {
+    /// `is_alone`: there is only one endpoint.
+    pub(super) fn new(concurrency: usize, requests_max: usize, is_alone: bool) -> Self {
+        let waiting_max = (!is_alone).then_some(concurrency * WAITING_FACTOR);
+        Self { share: Bounds { concurrency, waiting_max }, requests_max, slow_max: SLOW_MAX }
+    }
 }
 
 /// The task's state.
@@ -37,19 +56,20 @@ pub(super) struct Dispatcher {
     submitted: mpsc::UnboundedReceiver<Job>,
     sender: Arc<Sender>,
     pace: Pace,
-    lanes: HashMap<Uri, Lane>,
-    /// The endpoints that may send, each once.
-    turns: VecDeque<Uri>,
+    shares: HashMap<Arc<str>, Share>,
+    /// The shares that may send, each once.
+    turns: VecDeque<Arc<str>>,
     requests: JoinSet<Option<Failure>>,
     in_flight: HashMap<Id, Request>,
     counted: Counted,
-    /// How many endpoints are known only because they failed.
-    idle_lanes: usize,
+    /// How many failures there were since the endpoints without messages were last forgotten.
+    failed: usize,
 }
 
 /// A request in flight.
 #[derive(Debug)]
 struct Request {
+    share: Arc<str>,
     uri: Uri,
     since: Instant,
     /// Whether it counts among all requests.
@@ -65,42 +85,18 @@ struct Counted {
     until: VecDeque<(Instant, Id)>,
 }
 
-/// The messages of one endpoint.
-#[derive(Debug, Default)]
-struct Lane {
-    waiting: VecDeque<Job>,
-    in_flight: usize,
-    /// Whether its last request failed. Then one request at a time tries whether it is back.
-    is_failing: bool,
-    /// When it last answered about a message.
-    answered_at: Option<Instant>,
-    /// Whether it is among the turns.
-    has_turn: bool,
-}
-
-impl Lane {
-    fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.waiting.is_empty()
-    }
-
-    fn may_send(&self, pace: Pace) -> bool {
-        let most = if self.is_failing { 1 } else { pace.concurrency };
-        !self.waiting.is_empty() && self.in_flight < most
-    }
-}
-
 impl Dispatcher {
     pub(super) fn new(submitted: mpsc::UnboundedReceiver<Job>, sender: Arc<Sender>, pace: Pace) -> Self {
         Self {
             submitted,
             sender,
             pace,
-            lanes: HashMap::new(),
+            shares: HashMap::new(),
             turns: VecDeque::new(),
             requests: JoinSet::new(),
             in_flight: HashMap::new(),
             counted: Counted::default(),
-            idle_lanes: 0,
+            failed: 0,
         }
     }
 
@@ -109,8 +105,12 @@ impl Dispatcher {
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
-        while open || !self.requests.is_empty() || !self.turns.is_empty() {
+        loop {
             let due = self.dispatch();
+            // Turns may be left over, of endpoints that have nothing to send.
+            if !open && self.requests.is_empty() {
+                return;
+            }
             let room = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
@@ -130,23 +130,19 @@ impl Dispatcher {
         if let Some(failure) = self.sender.stopped(&job.endpoint) {
             return job.fail(&failure);
         }
-        let uri = job.endpoint.target.uri.clone();
-        match self.lanes.get_mut(&uri) {
-            Some(lane) => {
-                self.idle_lanes -= usize::from(lane.is_idle());
-                lane.waiting.push_back(job);
-            }
-            None => self.lanes.entry(uri.clone()).or_default().waiting.push_back(job),
-        }
-        self.take_turn(uri);
+        let share = job.endpoint.share.clone();
+        self.shares.entry(share.clone()).or_insert_with(|| Share::new(self.pace.share)).push(job);
+        self.take_turn(&share);
     }
 
-    /// Puts an endpoint among the turns, if it may send.
-    fn take_turn(&mut self, uri: Uri) {
-        let Some(lane) = self.lanes.get_mut(&uri) else { return };
-        if lane.may_send(self.pace) && !lane.has_turn {
-            lane.has_turn = true;
-            self.turns.push_back(uri);
+    /// Puts a share among the turns, if it may send. Forgets it if nothing is known of it.
+    fn take_turn(&mut self, name: &Arc<str>) {
+        let Some(share) = self.shares.get_mut(name) else { return };
+        if share.is_empty() {
+            self.shares.remove(name);
+        } else if share.may_send() && !share.has_turn {
+            share.has_turn = true;
+            self.turns.push_back(name.clone());
         }
     }
 
@@ -155,22 +151,20 @@ impl Dispatcher {
     fn dispatch(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.stop_counting(now);
+        let all_max = self.pace.requests_max + self.pace.slow_max;
         while self.counted.len < self.pace.requests_max
-            && let Some(uri) = self.turns.pop_front()
+            && self.in_flight.len() < all_max
+            && let Some(name) = self.turns.pop_front()
         {
-            let Some(lane) = self.lanes.get_mut(&uri) else { continue };
-            lane.has_turn = false;
-            // The endpoint may have failed since it got its turn.
-            if !lane.may_send(self.pace) {
-                continue;
-            }
-            let Some(job) = lane.waiting.pop_front() else { continue };
-            lane.in_flight += 1;
+            let Some(share) = self.shares.get_mut(&name) else { continue };
+            share.has_turn = false;
+            let Some(job) = share.next() else { continue };
+            let uri = job.endpoint.target.uri.clone();
             let task = self.requests.spawn(Arc::clone(&self.sender).send(job));
             self.counted.len += 1;
             self.counted.until.push_back((now + COUNTED, task.id()));
-            self.in_flight.insert(task.id(), Request { uri: uri.clone(), since: now, is_counted: true });
-            self.take_turn(uri);
+            self.take_turn(&name);
+            self.in_flight.insert(task.id(), Request { share: name, uri, since: now, is_counted: true });
         }
         if self.turns.is_empty() { None } else { self.counted.until.front().map(|(until, _)| *until) }
     }
@@ -200,40 +194,28 @@ impl Dispatcher {
                 (error.id(), None)
             }
         };
-        let Some(Request { uri, since, is_counted }) = self.in_flight.remove(&id) else { return };
+        let Some(Request { share: name, uri, since, is_counted }) = self.in_flight.remove(&id) else {
+            return;
+        };
         self.counted.len -= usize::from(is_counted);
-        let Some(lane) = self.lanes.get_mut(&uri) else { return };
-        lane.in_flight -= 1;
-        match failure {
-            // It has answered others meanwhile: the failure shows nothing about them.
-            Some(failure) if failure.kind == Kind::Lost && lane.answered_at.is_some_and(|at| at > since) => {}
-            Some(failure) => {
-                lane.is_failing = true;
-                // Each of them would wait for the same failure, and they have not been sent.
-                lane.waiting.drain(..).for_each(|job| job.fail(&failure));
-            }
-            None => {
-                lane.is_failing = false;
-                lane.answered_at = Some(Instant::now());
-            }
-        }
-        let is_failing = lane.is_failing;
-        if !lane.is_idle() {
-            self.take_turn(uri);
-        } else if is_failing {
-            self.keep_idle();
-        } else {
-            self.lanes.remove(&uri);
+        let Some(share) = self.shares.get_mut(&name) else { return };
+        share.finish(&uri, since, failure.as_ref());
+        self.take_turn(&name);
+        if failure.is_some() {
+            self.forget_idle();
         }
     }
 
-    /// Keeps an endpoint without messages, because it failed. Forgets all such endpoints if they
-    /// are many.
-    fn keep_idle(&mut self) {
-        self.idle_lanes += 1;
-        if self.idle_lanes >= IDLE_LANES_MAX {
-            self.lanes.retain(|_, lane| !lane.is_idle());
-            self.idle_lanes = 0;
+    /// Counts a failure. Forgets the endpoints without messages if those that failed may be many.
+    fn forget_idle(&mut self) {
+        self.failed += 1;
+        if self.failed < FAILED_MAX {
+            return;
+        }
+        self.failed = 0;
+        if self.shares.values().map(Share::idle_len).sum::<usize>() >= FAILED_MAX / 2 {
+            self.shares.values_mut().for_each(Share::forget_idle);
+            self.shares.retain(|_, share| !share.is_empty());
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The endpoint that a message goes to.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use http::Uri;
 use message::loopback::is_loopback;
 use message::{Fault, FaultScope, Message, PublishError};
 
@@ -21,6 +22,9 @@ pub(super) struct Endpoint {
     pub(super) scope: FaultScope,
     /// Whether the message names it.
     pub(super) is_named: bool,
+    /// The name of its share of the requests: its URL if it is configured, the host of a URL that
+    /// a message names.
+    pub(super) share: Arc<str>,
 }
 
 /// All endpoints.
@@ -44,7 +48,8 @@ impl Endpoints {
             let target = Target::parse(url).ok()?;
             // Where messages name endpoints, a topic has several.
             let scope = if config.names_endpoints() { FaultScope::Message } else { FaultScope::Topic };
-            Some(Arc::new(Endpoint { target, secrets, scope, is_named: false }))
+            let share = target.uri.to_string().into();
+            Some(Arc::new(Endpoint { target, secrets, scope, is_named: false, share }))
         };
         let own = secrets(String::from("http.secret_files"), &config.secret_files);
         let by_topic = config.endpoints.iter().filter_map(|(topic, settings)| {
@@ -79,6 +84,12 @@ impl Endpoints {
     /// Returns all configured endpoints.
     pub(super) fn configured(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
         self.default.iter().chain(self.by_topic.values())
+    }
+
+    /// Returns whether all messages go to one endpoint.
+    pub(super) fn is_one(&self) -> bool {
+        let urls: HashSet<&Uri> = self.configured().map(|endpoint| &endpoint.target.uri).collect();
+        self.header.is_none() && urls.len() <= 1
     }
 
     /// Returns the endpoint of a message.
@@ -124,7 +135,8 @@ impl Endpoints {
             return Err(format!("the header {header} names {name}, which is not encrypted; write https://"));
         }
         let secrets = secrets.clone();
-        Ok(Arc::new(Endpoint { target, secrets, scope: FaultScope::Message, is_named: true }))
+        let share = target.name.as_str().into();
+        Ok(Arc::new(Endpoint { target, secrets, scope: FaultScope::Message, is_named: true, share }))
     }
 }
 

@@ -192,6 +192,18 @@ impl Failure {
         Self { kind: Kind::Busy, text, retry_after: None }
     }
 
+    /// Returns the failure of an endpoint that failed, while another message tries it.
+    pub(super) fn tried() -> Self {
+        let text = String::from("it failed before, and another message tries whether it is back");
+        Self { kind: Kind::Busy, text, retry_after: None }
+    }
+
+    /// Returns the failure of an endpoint that takes messages more slowly than they come.
+    pub(super) fn behind(waiting: usize) -> Self {
+        let text = format!("it is slower than its messages come, and {waiting} of them wait for it already");
+        Self { kind: Kind::Busy, text, retry_after: None }
+    }
+
     /// Returns the failure of secrets that cannot be read.
     pub(super) fn unsigned(error: &InvalidSetting) -> Self {
         Self { kind: Kind::Unsigned, text: error.to_string(), retry_after: None }

@@ -8,11 +8,13 @@
 //! | `networks.rs` | the addresses that requests may go to |
 //! | `endpoints.rs` | the endpoint that a message goes to |
 //! | `secrets.rs` | signing keys in files that are read again when they change |
+//! | `certificates.rs` | the TLS settings of connections, from files that are read again |
 //! | `signature.rs` | signatures of Standard Webhooks |
 //! | `client.rs` | connections to checked addresses |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: gives submissions their endpoints |
-//! | `dispatcher.rs` | keeps a bounded number of requests in flight, per endpoint and in all |
+//! | `dispatcher.rs` | keeps a bounded number of requests in flight |
+//! | `share.rs` | what waits for an endpoint or a host, and which message is next |
 //! | `send.rs` | one request and its answer |
 //! | `stops.rs` | endpoints that are gone or asked to wait |
 //! | `wire.rs` | message to request and back |
@@ -38,6 +40,7 @@
 //! | 3xx, a status of `stopping_statuses`, an unverified certificate, a forbidden address, an unreadable secret | operator's fault, topic stops |
 //! | any other 4xx, too large | message's fault |
 //! | no endpoint for the topic | operator's fault, topic stops |
+//! | more messages wait for the endpoint than it takes soon | broker's fault, topic pauses |
 //! | a URL in the message that is not allowed | message's fault, final |
 //! | nothing can be reached at the start of a session | broker's or operator's fault, session |
 //!
@@ -59,6 +62,7 @@
 //! - Names of headers arrive in lower case, except in structured mode.
 
 mod address;
+mod certificates;
 mod client;
 mod config;
 mod connector;
@@ -72,6 +76,7 @@ mod quote;
 mod receiver;
 mod secrets;
 mod send;
+mod share;
 mod signature;
 mod stops;
 pub(crate) mod wire;

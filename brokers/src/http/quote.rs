@@ -25,6 +25,9 @@ const RUN: usize = 6;
 /// A longer word may be a token, or something in base64.
 const WORD_MAX: usize = 23;
 
+/// Larger payloads are not searched: it takes the time of the thread that sends requests.
+const PAYLOAD_BYTES_MAX: usize = 64 << 10;
+
 /// Characters of escapes in JSON, URLs and HTML. Behind them, a piece is not recognized.
 const ESCAPES: [char; 3] = ['\\', '%', '&'];
 
@@ -37,7 +40,8 @@ pub(super) fn said(body: &[u8], message: &Message, target: &Target) -> String {
         return String::new();
     }
     let is_escaped = line.contains(ESCAPES) || words(&line).any(|word| word.chars().count() > WORD_MAX);
-    if is_escaped || Pieces::of(&line).is_in_any(&hidden(message, target)) {
+    let is_large = message.payload.len() > PAYLOAD_BYTES_MAX;
+    if is_escaped || is_large || Pieces::of(&line).is_in_any(&hidden(message, target)) {
         return String::from(" and a body that is not shown");
     }
     let beginning: String = line.chars().take(BODY_CHARS_MAX).collect();
@@ -129,6 +133,14 @@ mod tests {
         assert!(text.ends_with("…\""), "{text}");
         assert_eq!(said_of(" \n", "{}"), "");
         assert_eq!(said_of("no price", r#"{"n":1}"#), ": \"no price\"");
+    }
+
+    #[test]
+    fn nothing_is_quoted_beside_a_payload_that_is_too_large_to_search() {
+        let payload = String::leak("x ".repeat(PAYLOAD_BYTES_MAX / 2));
+        assert_eq!(said_of("no price", payload), ": \"no price\"");
+        let payload = String::leak(format!("{payload}x"));
+        assert_eq!(said_of("no price", payload), HIDDEN);
     }
 
     /// Goal: no piece of the URL, the payload or a header is quoted, however it is written. Oracle:

@@ -14,6 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
+use super::client::Connections;
+use super::dispatcher::Pace;
+use super::endpoints::Endpoints;
+use super::publisher::HttpPublisher;
+use super::send::Sender;
+use super::share::Bounds;
 use super::{AllowedHost, Config, Connector, Endpoint, Mode, Verifier};
 
 /// A step of the script: what the server does with the next request.
@@ -400,6 +406,141 @@ async fn a_hanging_endpoint_delays_only_itself() {
     assert_eq!(hanging.requests().len(), 4, "the limit of an endpoint");
 }
 
+/// Settings under which messages name any URL of this server.
+fn naming(server: &Server) -> Config {
+    config()
+        .endpoint_header("endpoint")
+        .hosts([(server.address.clone(), AllowedHost::default())].into())
+        .concurrency(4)
+}
+
+fn named(server: &Server, path: &str, key: usize) -> Message {
+    let mut named = message("orders", &key.to_string());
+    named.headers.insert("endpoint", server.url(path)).unwrap();
+    named
+}
+
+/// Goal: what a slow endpoint cannot take soon is answered at once, so that it does not fill the
+/// relay's window, and nothing else is. Oracle: the receipts, and the server's requests.
+#[tokio::test]
+async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
+    let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
+    let quick = Server::start([]).await;
+    let config = config()
+        .endpoint("slow", Endpoint::new(hanging.url("/")))
+        .endpoint("quick", Endpoint::new(quick.url("/")))
+        .concurrency(2);
+    let mut session = Session::open(&config).await;
+    session.submit((0..2).map(|key| message("slow", &key.to_string()))).await;
+    hanging.after(2).await;
+    session.submit((2..500).map(|key| message("slow", &key.to_string()))).await;
+    for ticket in 67..=500 {
+        let Receipt { ticket: answered, outcome } = session.receipt().await;
+        let error = outcome.unwrap_err();
+        assert_eq!((answered, error.fault(), error.scope()), (Ticket(ticket), BROKER.0, BROKER.1), "{error}");
+        assert!(error.to_string().contains("64 of them wait"), "{error}");
+        assert!(!error.is_about_this_message(), "{error}");
+    }
+    session.send(message("quick", "a")).await.unwrap();
+    assert_eq!(hanging.requests().len(), 2);
+}
+
+/// Goal: few large messages count as many small ones, but any fits. Oracle: the receipts.
+#[tokio::test]
+async fn what_waits_for_a_slow_endpoint_is_bounded_in_bytes_as_well() {
+    let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
+    let config = config()
+        .endpoint("slow", Endpoint::new(hanging.url("/")))
+        .endpoint("quick", Endpoint::new(hanging.url("/quick")))
+        .message_bytes_max(2 << 20)
+        .concurrency(2);
+    let mut session = Session::open(&config).await;
+    let large = |key: u64| {
+        let mut large = message("slow", &key.to_string());
+        large.payload = vec![b'x'; 1 << 20].into();
+        large
+    };
+    session.submit((1..=2).map(large)).await;
+    hanging.after(2).await;
+    session.submit((3..=5).map(large)).await;
+    let Receipt { ticket, outcome } = session.receipt().await;
+    assert!(ticket == Ticket(5) && outcome.unwrap_err().to_string().contains("2 of them wait"));
+}
+
+/// Goal: a single endpoint delays no other, so its messages wait in memory as long as the window
+/// has room. Oracle: the receipts.
+#[tokio::test]
+async fn nothing_is_refused_because_it_waits_for_the_only_endpoint() {
+    let server = Server::start([]).await;
+    let config = config().url(server.url("/")).endpoint("bills", Endpoint::new(server.url("/")));
+    let mut session = Session::open(&config.concurrency(1)).await;
+    session.submit((0..200).map(|key| message("orders", &key.to_string()))).await;
+    for _ in 0..200 {
+        session.receipt().await.outcome.unwrap();
+    }
+}
+
+/// Goal: messages that each name another URL of a host do not each have requests of their own.
+/// Oracle: the server's requests while it hangs, and that all are sent once it answers.
+#[tokio::test]
+async fn urls_of_one_host_share_its_requests() {
+    let server = Server::start((0..4).map(|_| Step::Gate)).await;
+    let mut session = Session::open(&naming(&server)).await;
+    session.submit((0..50).map(|key| named(&server, &format!("/orders/{key}"), key))).await;
+    server.after(4).await;
+    // Others would have been sent by now.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.requests().len(), 4);
+    server.state.gate.notify_waiters();
+    for _ in 0..50 {
+        session.receipt().await.outcome.unwrap();
+    }
+}
+
+/// Goal: the failure of a URL says nothing about the others of its host, and while one message
+/// tries whether it is back, the others do not wait for its answer. Oracle: the receipts.
+#[tokio::test]
+async fn messages_for_a_url_that_is_tried_do_not_wait_for_the_attempt() {
+    let server = Server::start([status("503 Service Unavailable"), Step::Gate]).await;
+    let mut session = Session::open(&naming(&server)).await;
+    session.send(named(&server, "/a", 0)).await.unwrap_err();
+    session.submit([named(&server, "/a", 1)]).await;
+    server.after(2).await;
+    session.submit([named(&server, "/a", 2), named(&server, "/b", 3)]).await;
+    let Receipt { ticket, outcome } = session.receipt().await;
+    let error = outcome.unwrap_err();
+    assert_eq!((ticket, error.fault(), error.scope()), (Ticket(3), Fault::Broker, FaultScope::Message));
+    assert!(error.to_string().contains("another message tries") && !error.is_about_this_message(), "{error}");
+    let Receipt { ticket, outcome } = session.receipt().await;
+    assert!(ticket == Ticket(4) && outcome.is_ok(), "the other URL has its own messages");
+    server.state.gate.notify_waiters();
+    let Receipt { ticket, outcome } = session.receipt().await;
+    assert!(ticket == Ticket(2) && outcome.is_ok());
+}
+
+/// Goal: slow requests leave the requests of others alone, but have a bound over all endpoints, so
+/// that their connections do not take all files of the process. Oracle: the server's requests.
+#[tokio::test]
+async fn slow_requests_have_a_bound_over_all_endpoints() {
+    let server = Server::start((0..9).map(|_| Step::Hang)).await;
+    let config = (0..5).fold(config(), |config, number| {
+        config.endpoint(number.to_string(), Endpoint::new(server.url(&format!("/{number}"))))
+    });
+    let connections = Connections::new(&config, config.check().unwrap()).unwrap();
+    let sender = Sender::new(&config, connections.client(), Arc::default());
+    let share = Bounds { concurrency: 1, waiting_max: None };
+    let pace = Pace { share, requests_max: 1, slow_max: 1 };
+    let (channel, receipts) = Receipts::channel();
+    let endpoints = Arc::new(Endpoints::new(&config));
+    let publisher = Box::new(HttpPublisher::new(channel, endpoints, sender, pace));
+    let mut session = Session { publisher, receipts, tickets: 0 };
+    session.submit((0..5).map(|number| message(&number.to_string(), "a"))).await;
+    server.after(2).await;
+    // A third one would begin when the second one has become slow.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(server.requests().len(), 2);
+}
+
 /// Goal: a message on which the endpoint hangs does not take with it what waits for the endpoint,
 /// if that answers others meanwhile. Oracle: the receipts.
 #[tokio::test]
@@ -560,6 +701,28 @@ async fn a_server_that_is_away_or_speaks_no_tls_is_told_apart() {
     let config = self::config().url(format!("http://{closed}/s3cret"));
     let error = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.err().unwrap();
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+}
+
+/// Goal: a host that is away does not keep others from a session, however many topics or hosts
+/// there are. Oracle: the session, and the message that arrives.
+#[tokio::test]
+async fn a_host_that_is_away_keeps_no_other_from_a_session() {
+    let server = Server::start([]).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let there = config().endpoint("there", Endpoint::new(server.url("/")));
+    // One host with many topics counts once.
+    let topics = (0..400).fold(there.clone(), |config, number| {
+        config.endpoint(number.to_string(), Endpoint::new(format!("http://{closed}/{number}")))
+    });
+    Session::open(&topics).await.send(message("there", "a")).await.unwrap();
+    // Of many hosts, only some are tried.
+    let hosts = (2..250).fold(there, |config, number| {
+        let url = format!("http://127.0.0.{number}:{}/", closed.port());
+        config.endpoint(number.to_string(), Endpoint::new(url))
+    });
+    for _ in 0..3 {
+        Session::open(&hosts).await.send(message("there", "a")).await.unwrap();
+    }
 }
 
 #[tokio::test]

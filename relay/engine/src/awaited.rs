@@ -21,6 +21,8 @@ pub(crate) struct Unanswered {
     pub(crate) id: EntryId,
     /// The message that was submitted, without its payload and headers.
     pub(crate) message: Arc<Message>,
+    /// Failed attempts before it that counted.
+    pub(crate) attempts: u32,
     /// The whole message, as the publisher keeps it.
     amount: Amount,
     /// When it was submitted.
@@ -36,7 +38,7 @@ impl Unanswered {
         let amount = Amount::of(item.bytes);
         let light =
             Message { payload: Vec::<u8>::new().into(), headers: Headers::new(), ..Message::clone(message) };
-        Self { id: item.id, message: Arc::new(light), amount, submitted }
+        Self { id: item.id, message: Arc::new(light), attempts: item.attempts, amount, submitted }
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use message::{Message, Ticket};
 use outbox_log::{Cursor, Difference, Entry, EntryId};
 
+use crate::amount::Amount;
 use crate::silence::Submitted;
 
 /// Source of an entry.
@@ -89,8 +90,10 @@ pub(crate) struct Window {
     front: u64,
     open: usize,
     bytes: usize,
-    /// The open entries that were read back: their number and bytes.
-    held: (usize, usize),
+    /// The open entries that were held and read back.
+    held: Amount,
+    /// The open entries that were due.
+    due: Amount,
     bytes_max: usize,
     entries_max: usize,
     /// Maximum parked entries that one checkpoint stores.
@@ -112,7 +115,8 @@ impl Window {
             front: 0,
             open: 0,
             bytes: 0,
-            held: (0, 0),
+            held: Amount::default(),
+            due: Amount::default(),
             bytes_max,
             entries_max,
             parked_max,
@@ -130,12 +134,30 @@ impl Window {
         self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
     }
 
-    /// Returns whether entries that were read back take less than a fraction `1/share` of the
+    /// Returns whether held entries that were read back take less than a fraction `1/share` of the
     /// window.
     #[must_use]
     pub(crate) fn has_room_for_held(&self, share: usize) -> bool {
-        let (entries, bytes) = self.held;
-        bytes < (self.bytes_max / share).max(1) && entries < (self.entries_max / share).max(1)
+        !self.held.reaches(self.share(share))
+    }
+
+    /// Returns whether due entries take less than a fraction `1/share` of the window.
+    #[must_use]
+    pub(crate) fn has_room_for_due(&self, share: usize) -> bool {
+        !self.due.reaches(self.share(share))
+    }
+
+    fn share(&self, share: usize) -> Amount {
+        Amount { entries: (self.entries_max / share).max(1), bytes: (self.bytes_max / share).max(1) }
+    }
+
+    /// Returns what the open entries of the same source as this one take, if they have a share.
+    fn amount_of(&mut self, origin: &Origin) -> Option<&mut Amount> {
+        match origin {
+            Origin::Log(_) => None,
+            Origin::Due => Some(&mut self.due),
+            Origin::Held => Some(&mut self.held),
+        }
     }
 
     /// Returns whether the cursor has passed everything that was read.
@@ -160,8 +182,8 @@ impl Window {
     pub(crate) fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.bytes;
-        if item.origin == Origin::Held {
-            self.held = (self.held.0 + 1, self.held.1 + item.bytes);
+        if let Some(amount) = self.amount_of(&item.origin) {
+            *amount = amount.plus(Amount::of(item.bytes));
         }
         self.push_slot(Slot::Open(item))
     }
@@ -235,8 +257,8 @@ impl Window {
         let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
         self.open -= 1;
         self.bytes -= item.bytes;
-        if item.origin == Origin::Held {
-            self.held = (self.held.0 - 1, self.held.1 - item.bytes);
+        if let Some(amount) = self.amount_of(&item.origin) {
+            *amount = amount.minus(Amount::of(item.bytes));
         }
         self.advance();
         Some(item)

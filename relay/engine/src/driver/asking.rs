@@ -31,7 +31,7 @@ impl Driver {
             0 if self.machine.has_room_for_held() => {
                 Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
             }
-            1 if self.machine.has_room_for_exceptions() => self.due.wanted().map(Ask::Due),
+            1 if self.machine.has_room_for_due() => self.due.wanted().map(Ask::Due),
             2 => self.machine.wanted_names().map(Ask::Names),
             3 if Instant::now() >= self.pauses_at => {
                 self.pauses_at = Instant::now() + PAUSE_LOOK_INTERVAL;

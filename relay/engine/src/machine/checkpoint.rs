@@ -24,6 +24,7 @@ impl Machine {
         let key = parked.key.as_deref();
         if parked.state == ExceptionState::Dead {
             self.failures.forget(parked.id);
+            self.forget_late(parked.id);
             self.blocks.forget_suspect(parked.id);
         }
         match parked.state {
@@ -44,6 +45,7 @@ impl Machine {
         }
         self.blocks.resolve(key, id);
         self.readmitted.remove(&id);
+        self.forget_late(id);
         self.failures.forget(id);
         self.blocks.forget_suspect(id);
         self.change(id, ExceptionChange::Resolve(id));

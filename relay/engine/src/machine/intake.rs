@@ -294,9 +294,14 @@ impl Machine {
         }
     }
 
+    /// Takes an exception into the window, to be submitted again. One whose last attempt was
+    /// refused after it had been parked as silent is parked with that refusal first.
     pub(super) fn readmit(&mut self, exception: Exception, origin: Origin) {
         let Exception { entry, attempts, state } = exception;
         let id = entry.id;
+        if self.counts_late(&entry, attempts) {
+            return;
+        }
         match self.unacceptable(&entry) {
             Some(problem) => self.park(parked_entry(
                 &entry,

@@ -67,6 +67,10 @@ pub(crate) use transaction::TransactionCheckpoint;
 /// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
 
+/// Divisor of the window: due entries take at most this share, so that those of a slow or failing
+/// destination, however many are retried, leave room for the log.
+const DUE_SHARE: usize = 4;
+
 /// The state machine of one lease.
 #[derive(Debug)]
 pub struct Machine {
@@ -175,6 +179,12 @@ impl Machine {
     #[must_use]
     pub(crate) fn has_room_for_held(&self) -> bool {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
+    }
+
+    /// Returns whether due entries may be read.
+    #[must_use]
+    pub(crate) fn has_room_for_due(&self) -> bool {
+        self.has_room_for_exceptions() && self.window.has_room_for_due(DUE_SHARE)
     }
 
     /// Returns whether reading may add to the changes that are not stored.

@@ -33,13 +33,13 @@ impl Machine {
     /// Takes a receipt. `uniform` in `0.0..1.0` spreads the retries.
     pub(crate) fn receipt(&mut self, receipt: Receipt, uniform: f64) {
         match receipt.outcome {
-            Ok(()) => self.confirmed(receipt.ticket),
+            Ok(()) => self.confirmed(receipt.ticket, uniform),
             Err(error) => self.failed(receipt.ticket, &error, uniform),
         }
     }
 
-    fn confirmed(&mut self, ticket: Ticket) {
-        let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(())) };
+    fn confirmed(&mut self, ticket: Ticket, uniform: f64) {
+        let Some(item) = self.window.settle(ticket, false) else { return self.late(ticket, Ok(()), uniform) };
         if let Some(submitted) = item.in_flight {
             self.session.left(Amount::of(item.bytes));
             self.silence.answered(&item.message.topic, submitted);
@@ -79,7 +79,9 @@ impl Machine {
         if (error.scope(), error.fault()) == (FaultScope::Message, Fault::Message) {
             self.session.answered();
         }
-        let Some(item) = self.window.get_mut(ticket) else { return self.late(ticket, Err(error)) };
+        let Some(item) = self.window.get_mut(ticket) else {
+            return self.late(ticket, Err(error), uniform);
+        };
         self.events.push(Event::Failed {
             message: Arc::clone(&item.message),
             submitted_at: item.in_flight.map(Submitted::at),
@@ -112,6 +114,9 @@ impl Machine {
         }
         let (id, attempts) = (item.id, item.attempts);
         let topic = item.message.topic.clone();
+        if learned == Learned::ByReceipt && error.scope() != FaultScope::Session {
+            self.forget_late(id);
+        }
         let is_alone = self.is_of_this_message_alone(topic.as_str(), id, error);
         let scope = match error.scope() {
             // The message was alone in flight each time: whatever breaks the session, the others

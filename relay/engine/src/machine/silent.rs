@@ -5,11 +5,13 @@
 //! may still arrive, and serves as the probe.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use message::error_text::storable;
 use message::units::ShownSize;
 use message::{Fault, FaultScope, MaxInFlightPerKey, PublishError, Ticket, Topic};
-use outbox_log::{EntryId, Exception, ExceptionChange, ExceptionState, Parked};
+use outbox_log::{Entry, EntryId, Exception, ExceptionChange, ExceptionState, Parked};
 
 use super::intake::parked_entry;
 use super::outcomes::Learned;
@@ -17,7 +19,9 @@ use super::{Machine, SessionEnd};
 use crate::amount::Amount;
 use crate::awaited::{Awaited, Unanswered};
 use crate::bounds::InvalidSetting;
+use crate::decide::{NextStep, decide};
 use crate::event::Event;
+use crate::failures::REMEMBERED_MAX;
 use crate::options::EngineOptions;
 use crate::silence::{Stall, Submitted};
 
@@ -25,6 +29,9 @@ use crate::silence::{Stall, Submitted};
 /// a multiple of the window. It keeps all of them in memory. The bound is checked before each
 /// submission, so one message may exceed it.
 const PUBLISHER_WINDOWS_MAX: usize = 2;
+
+/// Maximum bytes of the text of a failure that was answered late: many of them are remembered.
+const LATE_BYTES_MAX: usize = 1_024;
 
 /// Messages that were parked as silent, and the consequences. Invariants: an entry is postponed
 /// only while its receipt is awaited; at most [`Machine::awaited_max`] is awaited.
@@ -40,6 +47,20 @@ pub(super) struct Silent {
     pub(super) postponed: HashMap<EntryId, Parked>,
     /// How many entries are held for a topic that was only guessed to be silent.
     pub(super) held_on_a_guess: usize,
+    /// Failures that were answered late, until the entry is answered in time or stored with them.
+    late: HashMap<EntryId, Late>,
+}
+
+/// A failure that was answered after its entry was parked as silent. The row may have got an
+/// operator's decision since, so it changes only once it is read again.
+#[derive(Debug)]
+struct Late {
+    fault: Fault,
+    scope: FaultScope,
+    is_final: bool,
+    text: String,
+    /// Spreads its retry.
+    uniform: f64,
 }
 
 impl EngineOptions {
@@ -203,16 +224,20 @@ impl Machine {
         } else {
             "the relay opens a new session, because too many answers are missing"
         };
+        let before = self.silent.late.get(&id);
+        let before = before.map(|late| format!(". The attempt before: {}", late.text)).unwrap_or_default();
         let reason = format!(
-            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and {then}"
+            "the broker has not answered for {which} for a while, although it answers for others; the outcome is unknown, and {then}{before}"
         );
         let error = PublishError::new(Fault::Broker, scope, reason);
         self.apply_failure(ticket, &error, Learned::BySilence, uniform);
     }
 
-    /// Takes the late receipt of a message that was parked as silent.
-    pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>) {
-        let Some(Unanswered { id, message, submitted, .. }) = self.silent.awaited.take(ticket) else {
+    /// Takes the late receipt of a message that was parked as silent. `uniform` in `0.0..1.0`
+    /// spreads the retries.
+    pub(super) fn late(&mut self, ticket: Ticket, outcome: Result<(), &PublishError>, uniform: f64) {
+        let Some(Unanswered { id, message, attempts, submitted, .. }) = self.silent.awaited.take(ticket)
+        else {
             return;
         };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
@@ -233,7 +258,17 @@ impl Machine {
                 if key.is_none() {
                     self.blocks.read_again(message.topic.as_str(), id);
                 }
+                self.remember_late(id, error, uniform);
                 self.bring_forward(id);
+                if error.scope() != FaultScope::Session {
+                    self.events.push(Event::Failed {
+                        message: Arc::clone(&message),
+                        submitted_at: Some(submitted.at()),
+                        attempt: attempts.saturating_add(1),
+                        fault: error.fault(),
+                        scope: error.scope(),
+                    });
+                }
                 if error.scope() == FaultScope::Message {
                     self.topic_answered(message.topic.as_str(), id);
                 }
@@ -278,10 +313,56 @@ impl Machine {
         true
     }
 
-    /// Makes a postponed entry due again at once.
+    /// Remembers a failure that was answered late, of a bounded number of entries. The end of a
+    /// session says nothing about them.
+    fn remember_late(&mut self, id: EntryId, error: &PublishError, uniform: f64) {
+        let late = &mut self.silent.late;
+        if error.scope() == FaultScope::Session || (late.len() >= REMEMBERED_MAX && !late.contains_key(&id)) {
+            return;
+        }
+        let text = storable(&error.to_string(), LATE_BYTES_MAX);
+        let (fault, scope, is_final) = (error.fault(), error.scope(), error.is_final());
+        late.insert(id, Late { fault, scope, is_final, text, uniform });
+    }
+
+    /// Forgets a failure that was answered late.
+    pub(super) fn forget_late(&mut self, id: EntryId) {
+        self.silent.late.remove(&id);
+    }
+
+    /// Counts a refusal that was answered late as any other one, now that its entry was read again:
+    /// it is parked with it. Returns whether there was one.
+    pub(super) fn counts_late(&mut self, entry: &Entry, attempts: u32) -> bool {
+        let is_refusal = |late: &Late| (late.fault, late.scope) == (Fault::Message, FaultScope::Message);
+        if !self.silent.late.get(&entry.id).is_some_and(is_refusal) {
+            return false;
+        }
+        let Some(Late { fault, scope, is_final, text, uniform }) = self.silent.late.remove(&entry.id) else {
+            return false;
+        };
+        let attempts_max = if is_final { 1 } else { self.settings.attempts_max };
+        let failure = Some((fault, text));
+        match decide(fault, scope, attempts, attempts_max) {
+            NextStep::Dead { attempts } => {
+                self.park(parked_entry(entry, ExceptionState::Dead, attempts, None, failure));
+            }
+            NextStep::Retry { attempts, .. } => {
+                let due_in = self.settings.backoff().delay(attempts, uniform);
+                self.park(parked_entry(entry, ExceptionState::Retrying, attempts, Some(due_in), failure));
+            }
+            NextStep::Resend => return false,
+        }
+        true
+    }
+
+    /// Makes a postponed entry due again at once, with the failure that was answered late.
     fn bring_forward(&mut self, id: EntryId) {
         if let Some(parked) = self.silent.postponed.remove(&id) {
-            let parked = Parked { due_in: Some(Duration::ZERO), ..parked };
+            let late = self.silent.late.get(&id).map(|late| (late.fault, late.text.clone()));
+            // A refusal counts once the entry is read.
+            let late = late.filter(|(fault, _)| *fault != Fault::Message).unzip();
+            let (fault, error) = (late.0.or(parked.fault), late.1.or(parked.error));
+            let parked = Parked { due_in: Some(Duration::ZERO), fault, error, ..parked };
             self.change(id, ExceptionChange::Park(parked));
         }
     }

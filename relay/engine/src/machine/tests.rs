@@ -520,3 +520,106 @@ fn what_is_read_back_takes_a_quarter_of_the_window_and_leaves_the_rest_to_other_
     assert_eq!(machine.readmitted_len(), window / 4);
     assert!(machine.has_room(), "entries of the log come in beside them");
 }
+
+/// Goal: however many entries are due, because a destination fails on all of its messages or is
+/// slow, most of the window is left to the log. Oracle: the entries taken in, and the room.
+#[test]
+fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let window = settings().window_entries;
+    for id in 1..=2 * window as i64 {
+        if bench.machine.has_room_for_due() {
+            let message = message_for("failing", &id.to_string());
+            bench.machine.due(vec![exception(id, &message, ExceptionState::Retrying)], 0.5);
+        }
+    }
+    assert_eq!(bench.machine.readmitted_len(), window / 4);
+    assert!(bench.machine.has_room_for_held(), "held entries have a share of their own");
+    bench.last = 1_000;
+    // Each is the end of a difference as well, which takes a place.
+    for number in 0..window / 4 {
+        assert!(bench.machine.has_room(), "{number} entries of the log");
+        bench.read(&message_for("t", &number.to_string()));
+    }
+    let tickets: Vec<_> = bench.machine.submissions(99).into_iter().map(|one| one.ticket).collect();
+    tickets.into_iter().for_each(|ticket| bench.confirm(ticket));
+    while bench.machine.unstored_len() > 0 {
+        bench.cursor();
+    }
+    assert!(bench.machine.has_room_for_due(), "what left the window makes room");
+}
+
+/// Goal: a destination that refuses a message more slowly than silence is found does not keep it
+/// for ever: each refusal counts, is shown, and waits as any other. Oracle: the rows.
+#[test]
+fn a_refusal_that_comes_late_is_counted_and_ends_the_message() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let slow = message_for("t", "a");
+    bench.read(&slow);
+    let (mut now, mut row) = (0, None);
+    for attempt in 1..=settings().attempts_max {
+        if let Some(row) = row.take() {
+            bench.machine.due(vec![row], 0.5);
+        }
+        let ticket = bench.machine.submissions(9)[0].ticket;
+        now += 200;
+        bench.at(now);
+        bench.publish("t", "other");
+        now += 200;
+        bench.at(now);
+        bench.machine.look_for_silence(0.5);
+        assert_eq!(bench.machine.load().unanswered, 1, "parked, and awaited");
+        let [ExceptionChange::Park(parked)] = &changes(&mut bench)[..] else { panic!() };
+        let text = parked.error.clone().unwrap_or_default();
+        assert_eq!((parked.fault, parked.attempts), (Some(message::Fault::Broker), attempt - 1), "{text}");
+        let outcome = Err(PublishError::refused("no price"));
+        bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
+        let failed = |event: &Event| matches!(event, Event::Failed { attempt: at, .. } if *at == attempt);
+        assert!(bench.machine.take_events().iter().any(failed), "it is told");
+        // An operator may have decided about the row meanwhile: only what is read again counts.
+        let waiting = |attempts| Exception { attempts, ..exception(1, &slow, ExceptionState::Retrying) };
+        bench.machine.due(vec![waiting(attempt - 1)], 0.5);
+        assert!(bench.machine.submissions(9).is_empty(), "it waits before the next attempt");
+        let [ExceptionChange::Park(parked)] = &changes(&mut bench)[..] else { panic!() };
+        assert_eq!((parked.fault, parked.attempts), (Some(message::Fault::Message), attempt));
+        assert_eq!(parked.error.as_deref(), Some("no price"));
+        let is_last = attempt == settings().attempts_max;
+        assert_eq!(parked.state == ExceptionState::Dead, is_last);
+        assert_eq!(parked.due_in.is_none(), is_last);
+        row = Some(waiting(attempt));
+    }
+}
+
+/// Goal: of an error that comes late and does not count, the operator reads at least the text.
+/// Oracle: the row of the next silence, and that it is gone after an answer in time.
+#[test]
+fn an_error_that_comes_late_is_shown_with_the_next_silence() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let slow = message_for("t", "a");
+    bench.read(&slow);
+    for (round, is_shown) in [(0, false), (1, true)] {
+        let ticket = bench.machine.submissions(9)[0].ticket;
+        bench.at(1_000 * round + 200);
+        bench.publish("t", "other");
+        bench.at(1_000 * round + 400);
+        bench.machine.look_for_silence(0.5);
+        let [ExceptionChange::Park(parked)] = &changes(&mut bench)[..] else { panic!() };
+        let text = parked.error.clone().unwrap_or_default();
+        assert_eq!(text.contains("no memory"), is_shown, "{text}");
+        let error = PublishError::new(message::Fault::Broker, message::FaultScope::Message, "no memory");
+        bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
+        bench.machine.due(vec![exception(1, &slow, ExceptionState::Retrying)], 0.5);
+    }
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    bench.confirm(ticket);
+    assert!(bench.machine.load().unanswered == 0 && bench.machine.open_len() == 0);
+}
+
+fn changes(bench: &mut Bench) -> Vec<ExceptionChange> {
+    let mut changes = Vec::new();
+    while let Some(checkpoint) = bench.machine.checkpoint() {
+        changes.extend(checkpoint.changes);
+        bench.machine.checkpointed();
+    }
+    changes
+}

@@ -310,7 +310,7 @@ impl World {
                 self.machine.asks();
                 match self.rng.random_range(0..4) {
                     0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
-                    1 if self.machine.has_room_for_exceptions() => Asked::Due(self.due_position),
+                    1 if self.machine.has_room_for_due() => Asked::Due(self.due_position),
                     2 => Asked::Pauses,
                     _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
                 }
