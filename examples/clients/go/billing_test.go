@@ -21,9 +21,9 @@ var ctx = context.Background()
 
 func connect(t *testing.T) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+	conn, err := Connect(ctx, os.Getenv("DATABASE_URL"))
 	must(t, err)
-	must(t, CreateDays(ctx, conn))
+	must(t, Maintain(ctx, conn))
 	t.Cleanup(func() { _ = conn.Close(ctx) })
 	return conn
 }
@@ -243,6 +243,15 @@ func TestARedriveTakesEffectOnce(t *testing.T) {
 	equal(t, letter(t, conn, message, "resolution"), "applied")
 	equal(t, applied(t, conn, message, Bill), "duplicate")
 	equal(t, invoices(t, conn, number), 1)
+	// Nothing is left to do for this one, and the transaction is committed.
+	old := DerivedID(1_000, "old").String()
+	message.ID = &old
+	equal(t, applied(t, conn, message, Bill), "too_old")
+	ask()
+	equal(t, redrive(), true)
+	outcome := "SELECT outcome FROM inbox_audit WHERE dead_letter = $1 ORDER BY seq DESC LIMIT 1"
+	equal(t, query[string](t, conn, outcome, letter(t, conn, message, "id")), "it is refused: too_old")
+	equal(t, redrive(), false)
 }
 
 type vectors struct {

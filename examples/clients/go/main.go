@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net"
 	"os"
 	"strconv"
 	"time"
@@ -12,13 +13,28 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// CreateDays makes the days that rows of the inbox lie in. Run it at least once a day.
-func CreateDays(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, "SELECT inbox_expire_days(current_date - 14)"); err != nil {
+// Maintain makes and forgets the days of the inbox. What it cannot do waits for the next hour.
+func Maintain(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, "SELECT inbox_maintain($1)", time.Now().UTC())
+	if err != nil {
 		return err
 	}
-	_, err := conn.Exec(ctx, "SELECT inbox_create_days(current_date - 14, current_date + 7)")
+	problems, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, problem := range problems {
+		log.Print("inbox: ", problem)
+	}
 	return err
+}
+
+// Connect returns a connection that notices after minutes at most that its server is gone.
+func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	alive := net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
+	config.DialFunc = (&net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: alive}).DialContext
+	return pgx.ConnectConfig(ctx, config)
 }
 
 func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
@@ -42,14 +58,14 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 	if err != nil {
 		return err
 	}
-	days := time.NewTicker(time.Hour)
-	if err := CreateDays(ctx, conn); err != nil {
+	hours := time.NewTicker(time.Hour)
+	if err := Maintain(ctx, conn); err != nil {
 		return err
 	}
 	for tick := time.NewTimer(0); ; {
 		select {
-		case <-days.C:
-			if err := CreateDays(ctx, conn); err != nil {
+		case <-hours.C:
+			if err := Maintain(ctx, conn); err != nil {
 				return err
 			}
 		case <-tick.C:
@@ -83,7 +99,7 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 
 func main() {
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, os.Getenv("DATABASE_URL"))
+	conn, err := Connect(ctx, os.Getenv("DATABASE_URL"))
 	if err != nil {
 		log.Fatal(err)
 	}

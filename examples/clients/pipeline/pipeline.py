@@ -90,6 +90,7 @@ class Consumer:
         self.log = BUILD / f"{language}.log"
         self.log.write_bytes(b"")
         self.kills = 0
+        self.exit_code: int | None = None
 
     def start(self) -> None:
         scheme = "postgresql+psycopg" if self.language == "sqlalchemy" else "postgres"
@@ -114,6 +115,22 @@ class Consumer:
             self.process.kill()
             self.process.wait()
         self.kills += 1
+        self.start()
+
+    def lose_the_session(self, place_orders: Callable[[], None]) -> None:
+        """Ends the sessions of the process while a handler waits, as a restart of the server does.
+        The process has to end by itself, with an error."""
+        waits = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        with psycopg.connect(self.url) as blocker:
+            blocker.execute("LOCK TABLE invoice IN ACCESS EXCLUSIVE MODE")
+            place_orders()
+            eventually(f"a handler in {self.language}", lambda: len(self.query("SELECT " + waits)) > 0)
+            self.query("SELECT pg_terminate_backend(pid) " + waits)
+            try:
+                self.exit_code = self.process.wait(PATIENCE_SECONDS / 10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         self.start()
 
     def applied(self) -> int:
@@ -204,6 +221,7 @@ def check(consumer: Consumer, committed: dict[str, int]) -> dict[str, str]:
         "events_of_handlers_commit_with_their_effects": events != sorted(committed.values()),
         "handlers_were_killed_and_messages_came_again": consumer.kills < ROUNDS
         or duplicates < len(committed) / 2,
+        "a_lost_session_ends_the_process": not consumer.exit_code and f"exit code {consumer.exit_code}",
         "dead_letters_were_redriven": consumer.outcomes("rejected") == 0 or consumer.dead() > 0,
     }
     return {name: f"{fault} (see {consumer.log})" if fault else "" for name, fault in faults.items()}
@@ -231,6 +249,9 @@ def run() -> bool:
             for part, consumer in enumerate(consumers * ROUNDS):
                 numbers = range(part * ORDERS_AT_ONCE, (part + 1) * ORDERS_AT_ONCE)
                 consumer.kill_in_the_middle(partial(produce, orders, numbers, committed))
+            for part, consumer in enumerate(consumers, start=part + 1):
+                numbers = range(part * ORDERS_AT_ONCE, (part + 1) * ORDERS_AT_ONCE)
+                consumer.lose_the_session(partial(produce, orders, numbers, committed))
         for consumer in consumers:
             eventually(f"all messages in {consumer.language}", partial(consumer.has_all, len(committed)))
         # Every message once more: none may have an effect.

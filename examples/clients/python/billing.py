@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from psycopg.types.json import Jsonb
 
 CONSUMER = os.environ.get("CONSUMER", "billing-python")
 ATTEMPTS_MAX = 10
+# A server that is gone without a word is noticed after a minute.
+IMPATIENT: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 60_000}
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -85,10 +88,10 @@ def one(connection: Connection, sql: LiteralString, *values: object) -> Any:
     return row and row[0]
 
 
-def create_days(connection: Connection) -> None:
-    """A row of the inbox lies in the day of its message's id. Run it at least once a day."""
-    connection.execute("SELECT inbox_expire_days(current_date - 14)")
-    connection.execute("SELECT inbox_create_days(current_date - 14, current_date + 7)")
+def maintain(connection: Connection) -> None:
+    """Makes and forgets the days of the inbox. What it cannot do waits for the next hour."""
+    for problem in connection.execute("SELECT inbox_maintain(%s)", [datetime.now(UTC).date()]):
+        print(f"inbox: {problem[0]}", file=sys.stderr, flush=True)
 
 
 def handle(connection: Connection, message: Message, handler: Handler) -> None:
@@ -119,14 +122,11 @@ def apply(connection: Connection, message: Message, handler: Handler) -> str:
             counted = [CONSUMER, message.id, error]
             if one(connection, "SELECT inbox_count_failure(%s, %s, %s)", *counted) < ATTEMPTS_MAX:
                 return "again"
-    store_dead_letter(connection, message, reason, error)
-    return reason
-
-
-def store_dead_letter(connection: Connection, m: Message, reason: str, error: str) -> None:
     store = "SELECT inbox_store_dead_letter(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-    content = (m.id, m.topic, m.kind, m.content_type, m.payload)
-    one(connection, store, CONSUMER, *content, reason, error, m.key, Jsonb(m.headers), m.source, m.made_at)
+    content = (message.id, message.topic, message.kind, message.content_type, message.payload)
+    origin = (message.key, Jsonb(message.headers), message.source, message.made_at)
+    one(connection, store, CONSUMER, *content, reason, error, *origin)
+    return reason
 
 
 def redrive(connection: Connection, handler: Handler) -> bool:
@@ -172,11 +172,11 @@ def consume(connection: Connection, handler: Handler) -> None:
     # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
     channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
     channel.basic_qos(prefetch_count=16)
-    due = days_due = 0.0
+    due = maintenance_due = 0.0
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
-        if time.monotonic() >= days_due:
-            create_days(connection)
-            days_due = time.monotonic() + 3600
+        if time.monotonic() >= maintenance_due:
+            maintain(connection)
+            maintenance_due = time.monotonic() + 3600
         if time.monotonic() >= due:
             while redrive(connection, handler):
                 pass
@@ -192,7 +192,7 @@ def consume(connection: Connection, handler: Handler) -> None:
 
 
 if __name__ == "__main__":
-    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as database:
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True, **IMPATIENT) as database:
         if sys.argv[1:2] == ["place"]:
             with database.transaction():
                 print(place_order(database, int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from billing import ATTEMPTS_MAX, Message, Reject, clean, read
+from billing import ATTEMPTS_MAX, IMPATIENT, Message, Reject, clean, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
 Handler = Callable[[Session, Message], None]
@@ -32,11 +33,12 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
-def create_days(sessions: Sessions) -> None:
-    """A row of the inbox lies in the day of its message's id. Run it at least once a day."""
+def maintain(sessions: Sessions) -> None:
+    """Makes and forgets the days of the inbox. What it cannot do waits for the next hour."""
     with sessions.begin() as session:
-        one(session, "SELECT count(*) FROM inbox_expire_days(current_date - 14)")
-        one(session, "SELECT inbox_create_days(current_date - 14, current_date + 7)")
+        today = {"today": datetime.now(UTC).date()}
+        for problem in session.scalars(text("SELECT inbox_maintain(:today)"), today):
+            print(f"inbox: {problem}", file=sys.stderr, flush=True)
 
 
 def handle(session: Session, message: Message, handler: Handler) -> None:
@@ -140,11 +142,11 @@ def consume(sessions: Sessions, handler: Handler) -> None:
     # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
     channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
     channel.basic_qos(prefetch_count=16)
-    due = days_due = 0.0
+    due = maintenance_due = 0.0
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
-        if time.monotonic() >= days_due:
-            create_days(sessions)
-            days_due = time.monotonic() + 3600
+        if time.monotonic() >= maintenance_due:
+            maintain(sessions)
+            maintenance_due = time.monotonic() + 3600
         if time.monotonic() >= due:
             while redrive(sessions, handler):
                 pass
@@ -160,7 +162,7 @@ def consume(sessions: Sessions, handler: Handler) -> None:
 
 
 if __name__ == "__main__":
-    database = sessionmaker(create_engine(os.environ["DATABASE_URL"]))
+    database = sessionmaker(create_engine(os.environ["DATABASE_URL"], connect_args=IMPATIENT))
     if sys.argv[1:2] == ["place"]:
         with database.begin() as session:
             print(place_order(session, int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

@@ -46,7 +46,7 @@ class Psycopg:
 
     def __init__(self) -> None:
         self.connection = psycopg.connect(URL, autocommit=True)
-        billing.create_days(self.connection)
+        billing.maintain(self.connection)
 
     def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
         return billing.apply(self.connection, message, handler or billing.bill)
@@ -71,7 +71,7 @@ class SqlAlchemy:
     def __init__(self) -> None:
         self.engine: Engine = create_engine(URL.replace("postgres://", "postgresql+psycopg://", 1))
         self.sessions = sessionmaker(self.engine)
-        billing_sqlalchemy.create_days(self.sessions)
+        billing_sqlalchemy.maintain(self.sessions)
 
     def apply(self, message: Message, handler: Callable[[Any, Message], None] | None = None) -> str:
         return billing_sqlalchemy.apply(self.sessions, message, handler or billing_sqlalchemy.bill)
@@ -229,6 +229,13 @@ def test_a_redrive_takes_effect_once(client: Client) -> None:
     assert letter(client, message)["resolution"] == "applied"
     assert client.apply(message) == "duplicate"
     assert invoices(number) == 1
+    old = Message("orders", b"{}", derived_id(1_000, "old"), "order.placed")
+    assert client.apply(old) == "too_old"
+    query(ASK, letter(client, old)["id"], client.consumer)
+    assert client.redrive()
+    outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = %s ORDER BY seq DESC LIMIT 1"
+    assert query(outcome, letter(client, old)["id"]) == "it is refused: too_old"
+    assert not client.redrive()
 
 
 def test_a_redrive_that_ends_its_process_is_given_up(client: Client) -> None:

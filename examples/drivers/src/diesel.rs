@@ -18,12 +18,16 @@ pub fn run<O: Operation>(
     connection: &mut PgConnection,
     operation: O,
 ) -> Result<O::Output, Error<DriverError>> {
-    type Manager = <PgConnection as Connection>::TransactionManager;
-    let status = Manager::transaction_manager_status_mut(connection);
-    if status.transaction_depth()?.is_none() {
+    if !is_in_transaction(connection)? {
         return Err(Error::NoTransaction);
     }
     send(connection, operation)
+}
+
+fn is_in_transaction(connection: &mut PgConnection) -> Result<bool, DriverError> {
+    type Manager = <PgConnection as Connection>::TransactionManager;
+    let status = Manager::transaction_manager_status_mut(connection);
+    Ok(status.transaction_depth()?.is_some())
 }
 
 /// Runs an operation that needs no transaction.
@@ -76,6 +80,9 @@ pub fn apply(
     message: &Message,
     handler: impl FnOnce(&mut PgConnection) -> Result<(), Failure<DriverError>>,
 ) -> Result<Outcome, Error<DriverError>> {
+    if is_in_transaction(connection)? {
+        return Err(Error::OpenTransaction);
+    }
     let handled: Result<_, Failure<DriverError>> =
         connection.transaction(|connection| match run(connection, inbox.admit(message))? {
             Admission::New(guard) => {
@@ -101,6 +108,9 @@ pub fn redrive(
     inbox: &Inbox,
     handler: impl FnOnce(&mut PgConnection, &Message) -> Result<(), Failure<DriverError>>,
 ) -> Result<bool, Error<DriverError>> {
+    if is_in_transaction(connection)? {
+        return Err(Error::OpenTransaction);
+    }
     let Some(request) = run_alone(connection, inbox.begin_redrive())? else { return Ok(false) };
     let handled: Result<_, Failure<DriverError>> = connection.transaction(|connection| {
         let Some(redrive) = run(connection, inbox.take_redrive(request))? else { return Ok(()) };

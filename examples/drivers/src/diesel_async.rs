@@ -21,11 +21,15 @@ pub async fn run<O: Operation>(
     connection: &mut AsyncPgConnection,
     operation: O,
 ) -> Result<O::Output, Error<DriverError>> {
-    let status = Manager::transaction_manager_status_mut(connection);
-    if status.transaction_depth()?.is_none() {
+    if !is_in_transaction(connection)? {
         return Err(Error::NoTransaction);
     }
     send(connection, operation).await
+}
+
+fn is_in_transaction(connection: &mut AsyncPgConnection) -> Result<bool, DriverError> {
+    let status = Manager::transaction_manager_status_mut(connection);
+    Ok(status.transaction_depth()?.is_some())
 }
 
 /// Runs an operation that needs no transaction.
@@ -82,6 +86,9 @@ pub async fn apply(
     message: &Message,
     handler: impl AsyncFnOnce(&mut AsyncPgConnection) -> Result<(), Failure<DriverError>>,
 ) -> Result<Outcome, Error<DriverError>> {
+    if is_in_transaction(connection)? {
+        return Err(Error::OpenTransaction);
+    }
     Manager::begin_transaction(connection).await?;
     let handled = attempt(connection, inbox, message, handler).await;
     match end(connection, handled).await {
@@ -134,6 +141,9 @@ pub async fn redrive(
     inbox: &Inbox,
     handler: impl AsyncFnOnce(&mut AsyncPgConnection, &Message) -> Result<(), Failure<DriverError>>,
 ) -> Result<bool, Error<DriverError>> {
+    if is_in_transaction(connection)? {
+        return Err(Error::OpenTransaction);
+    }
     let Some(request) = run_alone(connection, inbox.begin_redrive()).await? else { return Ok(false) };
     Manager::begin_transaction(connection).await?;
     let handled = attempt_redrive(connection, inbox, request, handler).await;

@@ -78,10 +78,15 @@ impl parts::Retention for Postgres {
 
     async fn expire(pool: &PgPool, tables: &Tables<Self>, keep_from: Day) -> Result<u64, StoreError> {
         let mut attempt = 1;
+        let mut expired = None;
+        // The function leaves a day that is in use to its next call, and fails for it only if there
+        // is nothing else to do.
         loop {
             match expire_once(pool, &tables.own, keep_from).await {
+                Ok(0) if expired.is_some() => return Ok(expired.unwrap_or_default()),
+                Ok(days) => expired = Some(expired.unwrap_or_default() + days),
                 Err(error) if is_to_be_tried_again(&error, attempt).await => attempt += 1,
-                expired => return expired.map_err(StoreError::during("drop expired days")),
+                Err(error) => return Err(StoreError::during("drop expired days")(error)),
             }
         }
     }

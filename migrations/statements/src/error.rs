@@ -20,6 +20,11 @@ pub enum Error<D> {
     /// without the business rows. The program is at fault. Nothing was sent to the database.
     #[error("the connection is in no transaction: begin one, and run the operation in it")]
     NoTransaction,
+    /// The connection is in a transaction already: the message would count as handled before that
+    /// transaction commits, and be lost if it rolls back. The program is at fault. Nothing was sent
+    /// to the database.
+    #[error("the connection is in a transaction already: handle the message outside of it")]
+    OpenTransaction,
     /// A statement was not sent, or its answer was not passed on. The driver's part is at fault.
     #[error("a statement of the operation was not sent, or its answer was not passed on")]
     Unfinished,

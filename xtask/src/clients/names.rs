@@ -20,12 +20,17 @@ const CASES: [&str; 10] = [
     "the_shared_vectors_hold",
 ];
 
+/// The cases of what both Java clients share.
+const OF_JAVA: [&str; 2] =
+    ["guard/an_address_keeps_what_it_says", "guard/a_broker_of_an_unknown_authority_is_refused"];
+
 /// The promises that the pipeline checks for each client.
-const PROMISES: [&str; 5] = [
+const PROMISES: [&str; 6] = [
     "every_message_has_one_effect",
     "the_order_of_keys_is_kept",
     "events_of_handlers_commit_with_their_effects",
     "handlers_were_killed_and_messages_came_again",
+    "a_lost_session_ends_the_process",
     "dead_letters_were_redriven",
 ];
 
@@ -36,7 +41,8 @@ fn expected() -> Vec<String> {
     let of_clients = CLIENTS.iter().flat_map(|client| CASES.map(|case| format!("{client}/{case}")));
     let of_pipeline =
         CLIENTS.iter().flat_map(|client| PROMISES.map(|promise| format!("pipeline/{client}/{promise}")));
-    of_clients.chain(of_pipeline).chain([VERIFIED.to_owned()]).collect()
+    let once = OF_JAVA.into_iter().chain([VERIFIED]).map(str::to_owned);
+    of_clients.chain(of_pipeline).chain(once).collect()
 }
 
 /// The outcome of all trials.

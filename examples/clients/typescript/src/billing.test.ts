@@ -9,8 +9,8 @@ import {
   ATTEMPTS_MAX,
   bill,
   CONSUMER,
-  createDays,
   derivedId,
+  maintain,
   placeOrder,
   read,
   redrive,
@@ -31,7 +31,7 @@ async function connect(): Promise<pg.Client> {
 
 const admin = await connect();
 const client = await connect();
-await createDays(client);
+await maintain(client);
 after(() => Promise.all([admin.end(), client.end()]));
 
 let last = Date.now() * 1000;
@@ -197,6 +197,13 @@ test("a_redrive_takes_effect_once", async () => {
   assert.equal((await letter(message))["resolution"], "applied");
   assert.equal(await apply(client, message, bill), "duplicate");
   assert.equal(await invoices(number), 1);
+  const old = { ...message, id: derivedId(1_000, ["old"]) };
+  assert.equal(await apply(client, old, bill), "too_old");
+  await query(ask, (await letter(old))["id"], CONSUMER);
+  assert.ok(await redrive(client, bill));
+  const outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = $1 ORDER BY seq DESC LIMIT 1";
+  assert.equal(await query(outcome, (await letter(old))["id"]), "it is refused: too_old");
+  assert.ok(!(await redrive(client, bill)));
 });
 
 test("the_shared_vectors_hold", async () => {

@@ -1,5 +1,4 @@
 // Bills orders: a producer and a consumer in TypeScript, with pg and RabbitMQ.
-//
 //     DATABASE_URL=postgres://… RABBITMQ_URL=amqp://… node dist/billing.js [place ORDER CUSTOMER CENTS]
 //
 // It ends at the first error of database or broker, and a supervisor starts it again.
@@ -77,10 +76,11 @@ async function one(client: pg.Client, sql: string, values: unknown[]): Promise<u
   return (await client.query<unknown[]>({ text: sql, values, rowMode: "array" })).rows[0]?.[0];
 }
 
-/** A row of the inbox lies in the day of its message's id. Run it at least once a day. */
-export async function createDays(client: pg.Client): Promise<void> {
-  await one(client, "SELECT inbox_expire_days(current_date - 14)", []);
-  await one(client, "SELECT inbox_create_days(current_date - 14, current_date + 7)", []);
+/** Makes and forgets the days of the inbox. What it cannot do waits for the next hour. */
+export async function maintain(client: pg.Client): Promise<void> {
+  const problems = "SELECT string_agg(p, '; ') FROM inbox_maintain($1) AS p";
+  const found = await one(client, problems, [new Date().toISOString().slice(0, 10)]);
+  if (found) console.error(`inbox: ${String(found)}`);
 }
 
 /** Runs a function in a transaction. A client that fails here is not used again. */
@@ -100,8 +100,7 @@ export async function transaction<T>(client: pg.Client, run: () => Promise<T>): 
 /** Has the effect of a message once. Any answer but `again` permits its acknowledgement. */
 export async function apply(client: pg.Client, message: Message, handler: Handler): Promise<string> {
   const { id, kind, contentType, payload, source } = message;
-  let reason = "malformed";
-  let error = message.problem;
+  let [reason, error] = ["malformed", message.problem];
   if (id !== null) {
     try {
       const admit = "SELECT inbox_admit($1, $2, $3, $4, $5, $6)";
@@ -171,9 +170,9 @@ async function consume(client: pg.Client, handler: Handler): Promise<void> {
     while (await redrive(client, handler));
   };
   // One thing after the other. A rejection that nobody handles ends the process.
-  let last = createDays(client).then(redrives);
+  let last = maintain(client).then(redrives);
   setInterval(() => (last = last.then(redrives)), 5_000);
-  setInterval(() => (last = last.then(() => createDays(client))), 3_600_000);
+  setInterval(() => (last = last.then(() => maintain(client))), 3_600_000);
   const onDelivery = async (delivery: amqp.ConsumeMessage | null) => {
     if (!delivery) throw new Error("RabbitMQ cancelled the consumer");
     const message = read(delivery.fields.routingKey, delivery.properties, delivery.content);
@@ -187,7 +186,8 @@ async function consume(client: pg.Client, handler: Handler): Promise<void> {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const client = new pg.Client({ connectionString: process.env["DATABASE_URL"] });
+  const patience = { keepAlive: true, keepAliveInitialDelayMillis: 30_000 }; // Until a server is gone.
+  const client = new pg.Client({ connectionString: process.env["DATABASE_URL"], ...patience });
   await client.connect();
   const [command, order, customer, cents] = process.argv.slice(2);
   if (command === "place") {

@@ -107,6 +107,16 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                 HINT = 'At most 3660 days at once, and none more than a year ahead.';
     END IF;
+    -- If all days exist, no lock is needed.
+    IF NOT EXISTS (
+        SELECT FROM generate_series(0, last_day - first_day) AS ahead LEFT JOIN (
+            pg_inherits AS i JOIN pg_class AS c
+                ON c.oid = i.inhrelid AND i.inhparent = '%home%.inbox_message'::regclass)
+            ON c.relname = 'inbox_message_' || to_char(first_day + ahead, 'YYYYMMDD')
+        WHERE c.oid IS NULL)
+    THEN
+        RETURN 0;
+    END IF;
     PERFORM pg_advisory_xact_lock(7597682998164844593 # '%home%.inbox_message'::regclass::oid::bigint);
     -- Under the lock, so that it does not make a day again that is being dropped at this moment.
     SELECT (r.retained_from AT TIME ZONE 'UTC')::date INTO retained FROM %home%.inbox_retention AS r;
@@ -161,16 +171,22 @@ COMMENT ON FUNCTION {schema}inbox_create_days(date, date) IS
 fails for a day that was made before';
 
 -- Moves the beginning of memory, only ever forward, and empties the days before it, each of which
--- refuses every row from then on. Emptying waits for transactions that use this very day. Dropping
--- a day waits for every open transaction of every consumer. So empty days are dropped if the
--- parent's lock is free within the limit; otherwise that is left for the next time.
+-- refuses every row from then on. Emptying waits for transactions that use this very day, such as a
+-- backup or a report. A day that stays in use is left for the next call; its ids are refused
+-- already. Once one day was in use, the function no longer waits for the others. It fails for such
+-- a day only if it could do nothing else.
+--
+-- Dropping a day waits for every open transaction of every consumer. So empty days are dropped if
+-- the parent's lock is free within the limit; otherwise that is left for the next time.
 CREATE FUNCTION {schema}inbox_expire_days(keep_from date) RETURNS SETOF date
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '250ms'
 AS $$
 DECLARE
-    part text;
+    part     text;
+    in_use   text;
+    has_done boolean;
 BEGIN
     IF keep_from > (clock_timestamp() AT TIME ZONE 'UTC')::date THEN
         RAISE EXCEPTION 'today is never forgotten: % lies ahead', keep_from
@@ -182,6 +198,7 @@ BEGIN
     VALUES (keep_from::timestamp AT TIME ZONE 'UTC')
     ON CONFLICT (only_row) DO UPDATE SET retained_from = EXCLUDED.retained_from
     WHERE r.retained_from < EXCLUDED.retained_from;
+    has_done := FOUND;
     DELETE FROM %home%.inbox_day AS d WHERE d.day < keep_from;
     FOR part IN
         SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -191,11 +208,23 @@ BEGIN
                 WHERE k.conrelid = c.oid AND k.conname = 'inbox_message_day_is_forgotten')
         ORDER BY c.relname
     LOOP
-        EXECUTE format('TRUNCATE TABLE %home%.%I', part);
-        EXECUTE format(
-            'ALTER TABLE %home%.%I ADD CONSTRAINT inbox_message_day_is_forgotten CHECK (false)', part);
+        BEGIN
+            EXECUTE format('TRUNCATE TABLE %home%.%I', part);
+            EXECUTE format(
+                'ALTER TABLE %home%.%I ADD CONSTRAINT inbox_message_day_is_forgotten CHECK (false)', part);
+        EXCEPTION WHEN lock_not_available THEN
+            in_use := coalesce(in_use, part);
+            PERFORM set_config('lock_timeout', '1ms', true);
+            CONTINUE;
+        END;
+        has_done := true;
         RETURN NEXT to_date(right(part, 8), 'YYYYMMDD');
     END LOOP;
+    IF in_use IS NOT NULL AND NOT has_done THEN
+        RAISE EXCEPTION 'lock timeout: % is in use, so it is not emptied yet', in_use
+            USING ERRCODE = 'lock_not_available', TABLE = in_use,
+                HINT = 'A backup or a report may read it. The next call empties it.';
+    END IF;
     BEGIN
         FOR part IN
             SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -212,7 +241,8 @@ END
 $$;
 REVOKE ALL ON FUNCTION {schema}inbox_expire_days(date) FROM PUBLIC;
 COMMENT ON FUNCTION {schema}inbox_expire_days(date) IS
-    'forgets the days before this one, for ever; returns them';
+    'forgets the days before this one, for ever; returns those that it emptied. A day that is in use is emptied by a later
+call';
 
 
 -- Failures ----------------------------------------------------------------------------------------
@@ -576,7 +606,7 @@ COMMENT ON FUNCTION {schema}inbox_count_failure(text, uuid, text, text) IS
 --
 -- Nothing that a peer writes into a delivery makes it fail: the consumer would end, get the same
 -- delivery again, and end again. What cannot be a message is kept as a malformed delivery, and a
--- time that is none is left out.
+-- time that is none is left out. Of its texts, which lists show, 1,000 characters are kept.
 CREATE FUNCTION {schema}inbox_store_dead_letter(
     consumer     text,
     message_id   uuid,
@@ -610,6 +640,8 @@ DECLARE
         WHEN octet_length(key) > 255 THEN format('its key has %s bytes; the limit is 255', octet_length(key))
         WHEN octet_length(topic) > 255 THEN format('its topic has %s bytes; the limit is 255', octet_length(topic))
         WHEN print IS NULL THEN 'it has no kind or no content type'
+        WHEN greatest(octet_length(kind), octet_length(content_type), octet_length(source)) > 255
+            THEN 'its kind, content type or source has more than 255 bytes'
     END;
     is_message CONSTANT boolean := problem IS NULL;
     -- A delivery that was malformed from the start may carry the id of a good message.
@@ -658,10 +690,11 @@ BEGIN
             PLACING substr(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 3) FROM 1 FOR 6),
             'hex')::uuid,
         inbox_store_dead_letter.consumer, inbox_store_dead_letter.scope, named, known_by,
-        CASE WHEN is_message THEN inbox_store_dead_letter.message_id END, inbox_store_dead_letter.topic,
-        inbox_store_dead_letter.key, inbox_store_dead_letter.kind,
-        CASE WHEN is_message THEN coalesce(inbox_store_dead_letter.source, '/unknown') ELSE inbox_store_dead_letter.source END,
-        made, inbox_store_dead_letter.content_type, pairs,
+        CASE WHEN is_message THEN inbox_store_dead_letter.message_id END, left(inbox_store_dead_letter.topic, 1000),
+        left(inbox_store_dead_letter.key, 1000), left(inbox_store_dead_letter.kind, 1000),
+        CASE WHEN is_message THEN coalesce(inbox_store_dead_letter.source, '/unknown')
+            ELSE left(inbox_store_dead_letter.source, 1000) END,
+        made, left(inbox_store_dead_letter.content_type, 1000), pairs,
         inbox_store_dead_letter.traceparent, inbox_store_dead_letter.tracestate, body,
         CASE WHEN is_message THEN inbox_store_dead_letter.reason ELSE 'malformed' END,
         left(coalesce(nullif(inbox_store_dead_letter.error, ''), 'no error was given'), 4096)
@@ -821,6 +854,52 @@ $$;
 COMMENT ON FUNCTION {schema}inbox_fail_redrive(text, bigint, text) IS
     'ends a redrive that was begun and whose handler failed, after the rollback; the dead letter stays open, and the audit
 has the error';
+
+-- Does for consumers without the library what maintenance of the library does. Each part fails
+-- alone, and the text of its error is returned: a backup that reads an old day, or a day that is
+-- gone, does not stop a consumer. Only a missing partition of today is an error.
+--
+-- The caller passes the date (UTC) of its own clock, and the earlier one of both clocks counts. If
+-- one clock were believed that is far ahead for a moment, every message would be too old, for ever.
+-- Emptying days is the last part, because its locks last until the transaction ends.
+CREATE FUNCTION {schema}inbox_maintain(today date, retention_days integer DEFAULT 14) RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    here   CONSTANT date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    agreed CONSTANT date := least(today, here);
+    part   text;
+BEGIN
+    IF today IS NULL OR retention_days IS NULL OR retention_days NOT BETWEEN 1 AND 400 THEN
+        RAISE EXCEPTION 'the date must not be null, and days are retained for 1 to 400 days, not for %', retention_days
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM {schema}inbox_create_days(here, here);
+    FOREACH part IN ARRAY ARRAY[
+        'SELECT {schema}inbox_create_days($1 + 1, $1 + 7)',
+        'SELECT {schema}inbox_create_days($1 - $3, $1 - 1)',
+        'DELETE FROM {schema}inbox_attempt WHERE ctid = ANY (ARRAY(
+            SELECT t.ctid FROM {schema}inbox_attempt AS t WHERE t.first_failed_at < ($2 - $3)
+            ORDER BY t.first_failed_at LIMIT 10000 FOR UPDATE SKIP LOCKED))',
+        'DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(
+            SELECT d.ctid FROM {schema}inbox_dead_letter AS d WHERE d.resolution IS NOT NULL
+            AND d.resolution <> ''applied_late'' AND d.resolved_at < ($2 - 30)
+            ORDER BY d.resolved_at LIMIT 10000 FOR UPDATE SKIP LOCKED))',
+        'SELECT {schema}inbox_purge_audit(($2 - 1096)::timestamp AT TIME ZONE ''UTC'', 10000)',
+        'SELECT {schema}inbox_expire_days($2 - $3)']
+    LOOP
+        BEGIN
+            EXECUTE part USING here, agreed, retention_days;
+        EXCEPTION WHEN OTHERS THEN
+            RETURN NEXT SQLERRM;
+        END;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_maintain(date, integer) IS
+    'makes and forgets days, and removes what is no longer needed; returns what it could not do. Call it every hour with
+the date (UTC) of the caller''s own clock, in a transaction of its own';
 
 
 {home}

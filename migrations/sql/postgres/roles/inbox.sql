@@ -59,7 +59,7 @@ GRANT EXECUTE ON FUNCTION {schema}inbox_fingerprint(text, text, bytea), {schema}
     {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text, text, text,
         text, text, text),
     {schema}inbox_begin_redrive(text), {schema}inbox_take_redrive(text, bigint),
-    {schema}inbox_fail_redrive(text, bigint, text) TO {consumer};
+    {schema}inbox_fail_redrive(text, bigint, text), {schema}inbox_maintain(date, integer) TO {consumer};
 
 -- Observers see states, ids and names, and no content.
 GRANT SELECT (message_id, consumer, scope, fingerprint, source, processed_at, dead_letter)

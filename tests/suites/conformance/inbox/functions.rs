@@ -10,11 +10,12 @@ use crate::inbox::database::{Database, TestDatabase};
 use crate::inbox::dead_letters::{WORKS, billing, store_dead_letter};
 use crate::inbox::{json, keyed, message, message_of};
 use inbox::{
-    Admission, AdmitError, DeadLetterId, DeadLetterQuery, Inbox, Reason, RedriveOptions, Redriven,
+    Admission, AdmitError, Day, DeadLetterId, DeadLetterQuery, Inbox, Reason, RedriveOptions, Redriven,
     Resolution, Signature, Tenant,
 };
 use message::{Message, Source, TraceContext};
 use sqlx::{PgConnection, Postgres, Row};
+use time::Date;
 use time::format_description::well_known::Rfc3339;
 use time::macros::datetime;
 use uuid::Uuid;
@@ -31,6 +32,9 @@ tests::cases! { "inbox/functions/{on}/{case}":
         duplicates_lock_only_their_day,
         deliveries_without_an_id_are_told_apart,
         failures_are_counted_until_the_message_is_admitted,
+        a_day_that_is_read_is_forgotten_later,
+        maintenance_believes_the_clock_that_is_behind,
+        maintenance_goes_on_after_a_part_that_failed,
     }
 }
 
@@ -190,17 +194,20 @@ async fn what_a_peer_writes_can_be_stored(database: &Database<Postgres>) {
     let malformed = [
         (store(message("x").id.as_uuid(), long).await, "its key has 9600 bytes"),
         (store(Uuid::nil(), "key => 'ann'").await, "is no UUIDv7"),
+        (store(message("x").id.as_uuid(), "source => repeat('/', 5000)").await, "more than 255 bytes"),
     ];
     for (id, problem) in malformed {
         let letter = inbox.dead_letter_by_id(id).await.unwrap().unwrap();
         assert_eq!((letter.reason, letter.message_id), (Reason::Malformed, None));
         assert!(letter.error.contains("it broke") && letter.error.contains(problem), "{}", letter.error);
+        let texts = [letter.key, letter.source].map(|text| text.unwrap_or_default());
+        assert!(texts.iter().all(|text| text.len() <= 1_000), "{texts:?}");
     }
     let nothing = store(message("x").id.as_uuid(), r#"headers => '{"a": null, "b": "c"}'"#).await;
     let letter = inbox.dead_letter_by_id(nothing).await.unwrap().unwrap();
     let expected = [("a", ""), ("b", "c")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(letter.headers, expected);
-    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), 8);
+    assert_eq!(inbox.dead_letters(&DeadLetterQuery::default()).await.unwrap().len(), 9);
 }
 
 /// Goal: an operator sees and decides about the dead letter of a consumer in another language as
@@ -445,4 +452,98 @@ async fn failures_are_counted_until_the_message_is_admitted(database: &Database<
     let left = "SELECT count(*) FROM inbox_attempt WHERE message_id = $1";
     let left = sqlx::query_scalar::<_, i64>(left).bind(other.id.as_uuid());
     assert_eq!(left.fetch_one(&mut *connection).await.unwrap(), 0, "its failures are forgotten");
+}
+
+/// Returns the days that a forgetting of everything before `days` days ago has emptied.
+async fn forgotten(connection: &mut PgConnection, days: i32) -> Result<Vec<Date>, sqlx::Error> {
+    let expire = "SELECT inbox_expire_days((clock_timestamp() AT TIME ZONE 'UTC')::date - $1)";
+    sqlx::query_scalar(expire).bind(days).fetch_all(connection).await
+}
+
+/// Returns what maintenance could not do by the server's clock and one that differs by some days.
+async fn maintain(connection: &mut PgConnection, ahead: i32, retention: i32) -> Vec<String> {
+    let maintain = "SELECT inbox_maintain((clock_timestamp() AT TIME ZONE 'UTC')::date + $1, $2)";
+    sqlx::query_scalar(maintain).bind(ahead).bind(retention).fetch_all(connection).await.unwrap()
+}
+
+/// Goal: a backup or a report that reads an old day delays neither the other days nor a consumer.
+/// Oracle: which days are emptied at once, the error of a call that could do nothing, and the
+/// answer for a message of the day that is read, before and after it is emptied.
+async fn a_day_that_is_read_is_forgotten_later(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let now = inbox.window().now;
+    let read = message_of(now - Duration::from_secs(6 * 86_400), "read");
+    assert_eq!(admit(&mut connection, &read).await.unwrap(), "new");
+    let day = Day::of_id(read.id);
+    let mut report = database.admin.begin().await.unwrap();
+    let select = format!("SELECT count(*) FROM inbox_message_{}", day.suffix());
+    let rows: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(select)).fetch_one(&mut *report).await.unwrap();
+    assert_eq!(rows, 1);
+
+    let emptied = forgotten(&mut connection, 4).await.unwrap();
+    assert!(emptied.len() >= 2 && !emptied.contains(&day.date()), "{emptied:?}");
+    assert_eq!(admit(&mut connection, &read).await.unwrap(), "too_old");
+    // If all days exist, no lock is needed.
+    let mut creator = database.admin.begin().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock(7597682998164844593 # 'inbox_message'::regclass::oid::bigint)";
+    sqlx::query(lock).execute(&mut *creator).await.unwrap();
+    let today = "SELECT inbox_create_days(current_date, current_date)";
+    let created: i64 = sqlx::query_scalar(today).fetch_one(&mut *connection).await.unwrap();
+    assert_eq!(created, 0);
+    drop(creator.rollback().await);
+
+    let error = forgotten(&mut connection, 4).await.unwrap_err();
+    assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("55P03"), "{error}");
+    assert!(error.to_string().contains("is in use"), "{error}");
+    let problems = maintain(&mut connection, 0, 4).await;
+    assert!(problems.len() == 1 && problems[0].contains("is in use"), "{problems:?}");
+    report.commit().await.unwrap();
+    assert_eq!(forgotten(&mut connection, 4).await.unwrap(), [day.date()]);
+    assert_eq!(admit(&mut connection, &read).await.unwrap(), "too_old");
+}
+
+/// Goal: one clock that is far ahead forgets nothing. Oracle: the beginning of memory after a call
+/// with a date ahead, and with one behind.
+async fn maintenance_believes_the_clock_that_is_behind(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let remembered = message_of(inbox.window().now - Duration::from_secs(5 * 86_400), "remembered");
+    assert_eq!(admit(&mut connection, &remembered).await.unwrap(), "new");
+    for ahead in [400, -30] {
+        assert_eq!(maintain(&mut connection, ahead, 6).await, [] as [String; 0]);
+        assert_eq!(admit(&mut connection, &remembered).await.unwrap(), "duplicate");
+    }
+    assert_eq!(maintain(&mut connection, 0, 4).await, [] as [String; 0]);
+    assert_eq!(admit(&mut connection, &remembered).await.unwrap(), "too_old");
+}
+
+/// Goal: maintenance makes the days ahead and removes what is old although one day is gone. Oracle:
+/// the text that it returns, the days, and the rows that are left.
+async fn maintenance_goes_on_after_a_part_that_failed(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let message = message_of(inbox.window().now - Duration::from_secs(2 * 86_400), "x");
+    store(database, &message, "poison").await;
+    let part = format!("inbox_message_{}", Day::of_id(message.id).suffix());
+    let ahead = "(SELECT max(relname) FROM pg_class JOIN pg_inherits ON inhrelid = pg_class.oid
+        WHERE inhparent = 'inbox_message'::regclass)";
+    let statements = [
+        format!("DROP TABLE {part}"),
+        format!("DO $$ BEGIN EXECUTE 'DROP TABLE ' || {ahead}; END $$"),
+        "DELETE FROM inbox_day WHERE day = (SELECT max(day) FROM inbox_day)".to_owned(),
+        "UPDATE inbox_dead_letter SET resolution = 'discarded', resolved_at = '2020-01-01'".to_owned(),
+        "INSERT INTO inbox_attempt VALUES ('billing', '', gen_random_uuid(), 1, 'x', '2020-01-01', '2020-01-01')"
+            .to_owned(),
+    ];
+    for statement in statements {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&database.admin).await.unwrap();
+    }
+    let problems = maintain(&mut connection, 0, 4).await;
+    assert!(problems.len() == 1 && problems[0].contains(&part), "{problems:?}");
+    let left = "SELECT (SELECT count(*) FROM inbox_attempt) + (SELECT count(*) FROM inbox_dead_letter)";
+    let left: i64 = sqlx::query_scalar(left).fetch_one(&mut *connection).await.unwrap();
+    assert_eq!(left, 0);
+    let last = "SELECT max(day) = (clock_timestamp() AT TIME ZONE 'UTC')::date + 7 FROM inbox_day";
+    assert!(sqlx::query_scalar::<_, bool>(last).fetch_one(&mut *connection).await.unwrap());
 }

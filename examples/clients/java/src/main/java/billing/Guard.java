@@ -1,15 +1,19 @@
 package billing;
 
 import com.rabbitmq.client.Channel;
+import com.rabbitmq.client.Connection;
 import com.rabbitmq.client.ConnectionFactory;
 import com.rabbitmq.client.Delivery;
 import java.net.URI;
 import java.sql.SQLException;
+import java.time.LocalDate;
+import java.time.ZoneOffset;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import javax.net.ssl.SSLContext;
 
 /** The inbox guard around a handler, and the loop that feeds it from RabbitMQ. */
 public interface Guard {
@@ -18,8 +22,11 @@ public interface Guard {
     /** The outcomes after which nothing is left to do. */
     List<String> DONE = List.of("new", "duplicate", "dead_letter");
 
-    /** Makes the days that rows of the inbox lie in. Runs at least once a day. */
-    void createDays() throws Exception;
+    /** Makes and forgets the days of the inbox. What it cannot do waits for the next hour. */
+    String MAINTAIN = "SELECT string_agg(p, '; ') FROM inbox_maintain(?) AS p";
+
+    /** Runs {@link #MAINTAIN} with the date of today. Returns its problems, or null. */
+    String maintain(LocalDate today) throws Exception;
 
     /** Has the effect of a message once. Any answer but {@code again} permits its acknowledgement. */
     String apply(Message message) throws Exception;
@@ -37,31 +44,57 @@ public interface Guard {
         return false;
     }
 
-    /** Returns the address that JDBC expects, with user and password as its parameters. */
+    /**
+     * Returns the address that JDBC expects: user and password are parameters, and others such as
+     * sslmode are kept. A server that is gone without a word is noticed after five minutes, and no
+     * statement may take longer.
+     */
     static String jdbcUrl(String url) {
         URI uri = URI.create(url);
-        String login = uri.getUserInfo() == null ? "" : "?user=" + uri.getUserInfo();
         String port = uri.getPort() < 0 ? "" : ":" + uri.getPort();
-        String password = login.replaceFirst(":", "&password=");
-        return "jdbc:postgresql://" + uri.getHost() + port + uri.getPath() + password;
+        String jdbc = "jdbc:postgresql://" + uri.getHost() + port + uri.getPath();
+        jdbc += "?tcpKeepAlive=true&socketTimeout=300";
+        if (uri.getRawUserInfo() != null) {
+            String[] login = uri.getRawUserInfo().replace("+", "%2B").replace("&", "%26").split(":", 2);
+            jdbc += "&user=" + login[0] + (login.length < 2 ? "" : "&password=" + login[1]);
+        }
+        return uri.getRawQuery() == null ? jdbc : jdbc + "&" + uri.getRawQuery();
+    }
+
+    /** Returns a connection to RabbitMQ. With amqps, its certificate and its name are verified. */
+    static Connection broker(String url) throws Exception {
+        ConnectionFactory factory = new ConnectionFactory();
+        factory.setUri(url);
+        if (factory.isSSL()) { // setUri trusts every certificate.
+            factory.useSslProtocol(SSLContext.getDefault());
+            factory.enableHostnameVerification();
+        }
+        factory.setAutomaticRecoveryEnabled(false);
+        return factory.newConnection();
     }
 
     /** Consumes until the first error of database or broker. A supervisor starts it again. */
     default void consume(String queue) throws Exception {
-        ConnectionFactory factory = new ConnectionFactory();
-        factory.setUri(System.getenv("RABBITMQ_URL"));
-        factory.setAutomaticRecoveryEnabled(false);
-        Channel channel = factory.newConnection().createChannel();
+        // The threads of an open connection would keep the process alive after an error.
+        try (Connection broker = broker(System.getenv("RABBITMQ_URL"))) {
+            consume(queue, broker.createChannel());
+        }
+    }
+
+    private void consume(String queue, Channel channel) throws Exception {
         // One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
         channel.queueDeclare(queue, true, false, false, Map.of("x-single-active-consumer", true));
         channel.basicQos(16);
         BlockingQueue<Delivery> waiting = new LinkedBlockingQueue<>();
         channel.basicConsume(queue, (tag, delivery) -> waiting.add(delivery), tag -> channel.abort());
-        long daysDue = System.nanoTime();
-        for (long due = daysDue; channel.isOpen(); ) {
-            if (System.nanoTime() - daysDue >= 0) {
-                createDays();
-                daysDue = System.nanoTime() + TimeUnit.HOURS.toNanos(1);
+        long maintenanceDue = System.nanoTime();
+        for (long due = maintenanceDue; channel.isOpen(); ) {
+            if (System.nanoTime() - maintenanceDue >= 0) {
+                String problems = maintain(LocalDate.now(ZoneOffset.UTC));
+                if (problems != null) {
+                    System.err.println("inbox: " + problems);
+                }
+                maintenanceDue = System.nanoTime() + TimeUnit.HOURS.toNanos(1);
             }
             if (System.nanoTime() - due >= 0) {
                 while (redrive()) {}

@@ -7,6 +7,7 @@ import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.time.LocalDate;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.Callable;
@@ -63,9 +64,8 @@ public final class JdbcBilling implements Guard {
     }
 
     @Override
-    public void createDays() throws SQLException {
-        one(connection, "SELECT inbox_expire_days(current_date - 14)");
-        one(connection, "SELECT inbox_create_days(current_date - 14, current_date + 7)");
+    public String maintain(LocalDate today) throws SQLException {
+        return (String) one(connection, MAINTAIN, today);
     }
 
     @Override

@@ -1,6 +1,7 @@
 package billing;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.time.LocalDate;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -79,9 +80,8 @@ public class SpringBilling {
     /** The guard around the transactions: what it stores after a failure has one of its own. */
     public record SpringGuard(Inbox inbox, JdbcTemplate jdbc, Handler handler) implements Guard {
         @Override
-        public void createDays() {
-            jdbc.queryForList("SELECT inbox_expire_days(current_date - 14)");
-            jdbc.queryForList("SELECT inbox_create_days(current_date - 14, current_date + 7)");
+        public String maintain(LocalDate today) {
+            return jdbc.queryForObject(MAINTAIN, String.class, today);
         }
 
         @Override

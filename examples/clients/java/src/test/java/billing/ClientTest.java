@@ -11,6 +11,8 @@ import com.rabbitmq.client.AMQP.BasicProperties;
 import java.io.File;
 import java.sql.Connection;
 import java.sql.DriverManager;
+import java.time.LocalDate;
+import java.time.ZoneOffset;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.UUID;
@@ -61,7 +63,7 @@ abstract class ClientTest {
 
     String apply(Message message, Behaviour behaviour) throws Exception {
         Guard guard = guard(behaviour);
-        guard.createDays();
+        assertNull(guard.maintain(LocalDate.now(ZoneOffset.UTC)));
         return guard.apply(message);
     }
 
@@ -194,6 +196,13 @@ abstract class ClientTest {
         assertEquals("applied", letter(message, "resolution"));
         assertEquals("duplicate", apply(message));
         assertEquals(1, invoices(number));
+        Message old = changed(Message.derivedId(1_000, "old"), "{}", "ann");
+        assertEquals("too_old", apply(old));
+        query(ASK, letter(old, "id"), consumer());
+        assertTrue(guard.redrive());
+        String outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = ?::uuid ORDER BY seq DESC LIMIT 1";
+        assertEquals("it is refused: too_old", query(outcome, letter(old, "id")));
+        assertFalse(guard.redrive());
     }
 
     @Test
