@@ -293,10 +293,6 @@ impl Config {
     }
 }
 
-fn is_plain(url: &str) -> bool {
-    Target::parse(url).is_ok_and(|target| !target.is_encrypted())
-}
-
 /// Returns the report of an invalid setting of this adapter.
 pub(super) fn invalid(setting: &str, problem: impl Into<String>) -> InvalidSetting {
     InvalidSetting::new(format!("http.{setting}"), problem)
@@ -346,18 +342,6 @@ mod tests {
         assert!(
             serde_json::from_str::<Config>(r#"{"endpoints": {"o": {"url": "x", "secret": "y"}}}"#).is_err()
         );
-    }
-
-    #[test]
-    fn a_url_without_tls_is_known_in_any_case() {
-        for (url, is_encrypted) in [("HTTP://127.0.0.1", false), ("HTTPS://a.example", true)] {
-            let config = Config::new(url);
-            assert_eq!(
-                (config.is_encrypted(), config.needs_authorities()),
-                (is_encrypted, is_encrypted),
-                "{url}"
-            );
-        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use message::{ConsumerName, DeadLetterId, Delivery, Malformed, Message, Tenant};
+use message::{ConsumerName, Delivery, Malformed, Message, Tenant};
 
 use crate::admit::Admit;
 use crate::days::{CreateDays, ExpireDays, RETENTION_DAYS_DEFAULT};
