@@ -34,8 +34,8 @@ fn place(connection: &mut PgConnection, order: &OrderPlaced) -> Result<MessageId
 }
 
 fn bill(connection: &mut PgConnection, inbox: &Inbox, message: &Message) -> Result<Outcome, Box<dyn Error>> {
-    let order = OrderPlaced::read(message)?;
     let handler = |connection: &mut PgConnection| {
+        let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = (
             invoice::message_id.eq(message.id.as_uuid()),
             invoice::order_id.eq(order.order),

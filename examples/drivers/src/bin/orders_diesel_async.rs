@@ -38,8 +38,8 @@ async fn bill(
     inbox: &Inbox,
     message: &Message,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let order = OrderPlaced::read(message)?;
     let handler = async |connection: &mut AsyncPgConnection| {
+        let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = (
             invoice::message_id.eq(message.id.as_uuid()),
             invoice::order_id.eq(order.order),

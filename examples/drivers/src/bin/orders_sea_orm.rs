@@ -13,6 +13,8 @@ use sea_orm::{ActiveModelTrait, Database, DatabaseConnection, DatabaseTransactio
 use statements::message::{Message, MessageId};
 use statements::{ConsumerName, Inbox, Outbox, Outcome};
 
+type Failure = statements::Failure<sea_orm::DbErr>;
+
 mod orders {
     use sea_orm::entity::prelude::*;
 
@@ -69,8 +71,8 @@ async fn bill(
     inbox: &Inbox,
     message: &Message,
 ) -> Result<Outcome, Box<dyn Error>> {
-    let order = OrderPlaced::read(message)?;
     let handler = async |transaction: &DatabaseTransaction| {
+        let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = invoice::ActiveModel {
             message_id: Set(message.id.as_uuid()),
             order_id: Set(order.order),

@@ -13,6 +13,8 @@ use statements::message::{Message, MessageId};
 use statements::{ConsumerName, Inbox, Outbox, Outcome};
 use tokio_postgres::{Client, NoTls, Transaction};
 
+type Failure = statements::Failure<tokio_postgres::Error>;
+
 async fn place(client: &mut Client, order: &OrderPlaced) -> Result<MessageId, Box<dyn Error>> {
     let transaction = client.transaction().await?;
     let insert = "INSERT INTO orders VALUES ($1, $2, $3)";
@@ -23,9 +25,9 @@ async fn place(client: &mut Client, order: &OrderPlaced) -> Result<MessageId, Bo
 }
 
 async fn bill(client: &mut Client, inbox: &Inbox, message: &Message) -> Result<Outcome, Box<dyn Error>> {
-    let order = OrderPlaced::read(message)?;
     let id = message.id.to_string();
     let handler = async |transaction: &Transaction<'_>| {
+        let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let insert =
             "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES ($1::text::uuid, $2, $3, $4)";
         transaction.execute(insert, &[&id, &order.order, &order.customer, &order.cents]).await?;
