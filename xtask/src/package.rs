@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 const TOOLKIT: &str = "outbox-toolkit";
 
 /// The published libraries, each in a package of its own; the manifests say `publish = true`.
-const LIBRARIES: [&str; 20] = [
+const LIBRARIES: [&str; 21] = [
     "adopt",
     "brokers",
     "checker",
@@ -22,6 +22,7 @@ const LIBRARIES: [&str; 20] = [
     "inbox",
     "message",
     "migrations",
+    "oauthbearer",
     "operate",
     "outbox",
     "outbox-log",
