@@ -472,7 +472,7 @@ mod tests {
                 let length = std::io::Read::read(&mut client, &mut part).unwrap();
                 request.extend_from_slice(&part[..length]);
             }
-            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n{\"rabbitmq_version\": \"4.1.0\"}";
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\n{\"rabbitmq_version\": \"4.1.0\"}";
             std::io::Write::write_all(&mut client, answer).unwrap();
         });
         let config = Config {

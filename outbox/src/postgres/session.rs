@@ -13,10 +13,11 @@ use crate::postgres::hosts::{Hosts, NoPrimary};
 
 /// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it. PostgreSQL
 /// 13 has no limit for idle sessions.
-const SETTINGS: &str = "SET default_transaction_isolation = 'read committed'; \
-    SET default_transaction_read_only = off; \
-    SELECT set_config('idle_session_timeout', '0', false) \
-    WHERE current_setting('idle_session_timeout', true) IS NOT NULL";
+const SETTINGS: &str = concat!(
+    "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; ",
+    "SELECT set_config('idle_session_timeout', '0', false) ",
+    "WHERE current_setting('idle_session_timeout', true) IS NOT NULL",
+);
 
 /// Opens a session with the primary that does not depend on the defaults of its role and database.
 ///
