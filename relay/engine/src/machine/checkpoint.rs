@@ -24,7 +24,7 @@ impl Machine {
         let key = parked.key.as_deref();
         if parked.state == ExceptionState::Dead {
             self.failures.forget(parked.id);
-            self.blocks.forget_suspect(parked.id);
+            self.blocks.forget_suspect(&parked.topic, parked.id);
         }
         match parked.state {
             ExceptionState::Retrying => self.blocks.block(key, parked.id),
@@ -38,14 +38,14 @@ impl Machine {
         self.events.push(Event::Parked(Box::new(parked)));
     }
 
-    pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId, message_id: &str) {
+    pub(super) fn resolve(&mut self, topic: &str, key: Option<&str>, id: EntryId, message_id: &str) {
         if self.is_of_another(id, message_id) {
             return;
         }
         self.blocks.resolve(key, id);
         self.readmitted.remove(&id);
         self.failures.forget(id);
-        self.blocks.forget_suspect(id);
+        self.blocks.forget_suspect(topic, id);
         self.change(id, ExceptionChange::Resolve(id));
     }
 
