@@ -150,8 +150,8 @@ pub struct Parked {
 /// A change of an exception. It commits together with the cursor that moves past the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExceptionChange {
-    /// Insert or replace. The first such change copies the content, so that the log's row is no
-    /// longer needed.
+    /// Insert or replace, unless an operator has discarded the entry: it is then read as due. The
+    /// first such change copies the content, so that the log's row is no longer needed.
     Park(Parked),
     /// The entry was published or discarded: remove it.
     Resolve(EntryId),

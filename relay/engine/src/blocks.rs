@@ -239,9 +239,7 @@ impl Blocks {
     /// Records that an entry waits behind its key or topic.
     pub(crate) fn hold(&mut self, topic: &str, key: Option<&str>, id: EntryId) {
         let queue = QueueHash::of(topic, key);
-        if let Some(probe) = self.topics.get_mut(topic).filter(|probe| probe.witness == Witness::Chosen(id)) {
-            probe.witness = Witness::None;
-        }
+        self.forget_witness(topic, id);
         // An entry that was retried and is unanswered behind another one is no longer stuck: it
         // would wait for itself.
         self.stuck.remove(queue, id);
@@ -327,9 +325,17 @@ impl Blocks {
         self.suspects.answered(topic, id);
     }
 
-    /// Forgets an entry that was published or is no longer retried automatically.
-    pub(crate) fn forget_suspect(&mut self, id: EntryId) {
+    /// Forgets an entry that was published or is no longer retried automatically. If it was the
+    /// witness of its topic, another one may be looked for.
+    pub(crate) fn forget_suspect(&mut self, topic: &str, id: EntryId) {
         self.suspects.forget(id);
+        self.forget_witness(topic, id);
+    }
+
+    fn forget_witness(&mut self, topic: &str, id: EntryId) {
+        if let Some(probe) = self.topics.get_mut(topic).filter(|probe| probe.witness == Witness::Chosen(id)) {
+            probe.witness = Witness::None;
+        }
     }
 
     /// Returns whether the entry is tried although its topic is blocked.

@@ -6,6 +6,10 @@ use inbox::Resolution;
 use outbox_log::ExceptionState;
 use serde::{Serialize, Serializer};
 
+/// The fate of a message that an operator discarded. A confirmation that comes after the decision
+/// is not stored.
+pub(crate) const DISCARDED: &str = "it is not sent again; an attempt before the decision may have arrived";
+
 /// The state of a message in an outbox or an inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageState {

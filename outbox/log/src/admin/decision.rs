@@ -9,6 +9,11 @@
 //! commit, no relay has read the entry, and none will before the postponed time. The decision is
 //! then safe. Otherwise the entry is given back. A process that dies in between only delays a
 //! retry.
+//!
+//! A relay that awaits the answer about such an entry also changes it before its due time, from
+//! memory. If it does so before the decision, the entry is no longer due when the decision expects
+//! it, and the decision refuses. If it does so after a discard, the checkpoint leaves the discarded
+//! entry as it is, and the relay reads the decision next.
 
 use std::fmt;
 

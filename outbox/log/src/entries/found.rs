@@ -35,7 +35,8 @@ pub struct FoundEntry {
     pub is_in_log: bool,
     /// Whether the relay's cursor has passed it.
     pub is_passed: bool,
-    /// Whether an operator gave it up: no attempt was confirmed.
+    /// Whether an operator gave it up. An attempt before the decision may have arrived: a
+    /// confirmation that comes later is not stored.
     pub is_discarded: bool,
     /// The error that made it dead before an operator discarded it.
     pub discarded_error: Option<String>,

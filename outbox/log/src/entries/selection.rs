@@ -171,7 +171,8 @@ pub enum Standing {
     Waiting,
     /// It is parked.
     Parked(ExceptionState),
-    /// An operator discarded it. No attempt was confirmed.
+    /// An operator discarded it. An attempt before the decision may have arrived: a confirmation
+    /// that comes later is not stored.
     Discarded,
     /// An operator edited it before it was published. The published content is not kept: the row
     /// has the old content.

@@ -257,6 +257,9 @@ migrations::statements! {
     /// id. Otherwise the parked message would be lost under an id that was given out twice. A
     /// rebase gives the other row a new id.
     ///
+    /// A discarded entry stays discarded: the relay may still change it from memory, and reads the
+    /// decision afterwards. A different message under its id is refused all the same.
+    ///
     /// An operator may change an entry that is resolved, which moves its row. The delete waits for
     /// the operator's transaction and then skips the row: its place is no longer the one in the
     /// statement's snapshot. The entry would be published again, so the statement then divides by
@@ -324,7 +327,8 @@ migrations::statements! {
                 message_id = CASE WHEN e.message_id = EXCLUDED.message_id THEN e.message_id END,
                 state = EXCLUDED.state, attempts = EXCLUDED.attempts, due_at = EXCLUDED.due_at,
                 fault = EXCLUDED.fault, error = EXCLUDED.error, updated_at = clock_timestamp(),
-                earlier_errors = {with_last_error}),
+                earlier_errors = {with_last_error}
+            WHERE e.state <> 'discarded' OR e.message_id <> EXCLUDED.message_id),
         seen AS MATERIALIZED (
             SELECT e.place FROM {done} CROSS JOIN LATERAL (
                 SELECT ctid AS place FROM {schema}outbox_exception

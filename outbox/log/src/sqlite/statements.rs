@@ -157,7 +157,9 @@ migrations::statements! {
         SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at
         FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
     /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled entry is
-    /// due at its message's own time.
+    /// due at its message's own time. A discarded entry stays discarded: the relay may still change
+    /// it from memory, and reads the decision afterwards. A different message under its id is
+    /// refused all the same.
     park = "
         INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,
@@ -167,7 +169,8 @@ migrations::statements! {
             message_id = CASE WHEN message_id = excluded.message_id THEN message_id END,
             state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at,
             fault = excluded.fault, error = excluded.error, updated_at = {now},
-            earlier_errors = {with_last_error}";
+            earlier_errors = {with_last_error}
+        WHERE state <> 'discarded' OR message_id <> excluded.message_id";
     /// ?1 relay, ?2 id.
     resolve = "DELETE FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
     /// ?1 relay, ?2 id: the copy of a resolved entry.

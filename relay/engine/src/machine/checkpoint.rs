@@ -25,7 +25,7 @@ impl Machine {
         if parked.state == ExceptionState::Dead {
             self.failures.forget(parked.id);
             self.forget_late(parked.id);
-            self.blocks.forget_suspect(parked.id);
+            self.blocks.forget_suspect(&parked.topic, parked.id);
         }
         match parked.state {
             ExceptionState::Retrying => self.blocks.block(key, parked.id),
@@ -39,7 +39,7 @@ impl Machine {
         self.events.push(Event::Parked(Box::new(parked)));
     }
 
-    pub(super) fn resolve(&mut self, key: Option<&str>, id: EntryId, message_id: &str) {
+    pub(super) fn resolve(&mut self, topic: &str, key: Option<&str>, id: EntryId, message_id: &str) {
         if self.is_of_another(id, message_id) {
             return;
         }
@@ -47,7 +47,7 @@ impl Machine {
         self.readmitted.remove(&id);
         self.forget_late(id);
         self.failures.forget(id);
-        self.blocks.forget_suspect(id);
+        self.blocks.forget_suspect(topic, id);
         self.change(id, ExceptionChange::Resolve(id));
     }
 

@@ -122,8 +122,8 @@ impl Machine {
             }
             match exception.state {
                 ExceptionState::Discarded => {
-                    self.resolve(exception.entry.key(), id, &exception.entry.message_id());
                     let topic = exception.entry.topic();
+                    self.resolve(topic, exception.entry.key(), id, &exception.entry.message_id());
                     self.blocks.take_out(topic, exception.entry.key(), id);
                     // The next entry that the topic refuses becomes its probe.
                     if self.blocks.is_probe(topic, id) {

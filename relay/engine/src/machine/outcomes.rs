@@ -47,7 +47,7 @@ impl Machine {
         self.session.answered();
         self.key_queues.settled(item.message.key.as_ref());
         if !matches!(item.origin, Origin::Log(_)) {
-            self.resolve(item.key(), item.id, &item.message.id.to_string());
+            self.resolve(item.message.topic.as_str(), item.key(), item.id, &item.message.id.to_string());
         }
         self.topic_answered(item.message.topic.as_str(), item.id);
         let submitted_at = item.in_flight.map(Submitted::at);

@@ -247,7 +247,7 @@ impl Machine {
                 self.session.answered();
                 self.silent.postponed.remove(&id);
                 self.silence.answered(&message.topic, submitted);
-                self.resolve(key, id, &message.id.to_string());
+                self.resolve(message.topic.as_str(), key, id, &message.id.to_string());
                 self.blocks.take_out(message.topic.as_str(), key, id);
                 self.topic_answered(message.topic.as_str(), id);
                 let submitted_at = Some(submitted.at());

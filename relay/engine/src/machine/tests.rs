@@ -1,5 +1,6 @@
 //! Single steps of the machine: silence, blocked topics, retries, entries that are read back.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use outbox_log::{
 };
 
 use super::bench::{Bench, exception, message_for};
-use super::world::settings;
+use super::world::{Log, settings};
 use super::*;
 use crate::filter::{Filter, Rule};
 use crate::held::QueueHash;
@@ -354,6 +355,33 @@ fn the_end_of_a_session_makes_due_what_was_put_off_and_a_late_receipt_settles_it
     bench.machine.due(vec![exception(1, &silent, ExceptionState::Discarded)], 0.5);
     bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     assert!(stored(&mut bench).is_empty());
+}
+
+/// Goal: a message that an operator discards between two retries is never published, even if the
+/// session ends before the machine has read the decision: the change that makes the message due is
+/// stored after it. Oracle: the database, and what is submitted.
+#[test]
+fn the_end_of_a_session_brings_no_discarded_message_back() {
+    let (mut bench, silent, _) = with_a_silent_topic();
+    let cursor = bench.machine.stored.clone();
+    let entries = vec![silent.clone()];
+    let mut log = Log { entries, delays: HashMap::new(), cursor, rows: BTreeMap::new() };
+    let store = |bench: &mut Bench, log: &mut Log, now| {
+        log.store(bench.machine.checkpoint().unwrap(), now);
+        bench.machine.checkpointed();
+    };
+    bench.machine.due(vec![exception(1, &silent, ExceptionState::Retrying)], 0.5);
+    store(&mut bench, &mut log, 300);
+    assert!(log.discard(EntryId(1), 400), "it is put off");
+    bench.machine.session_started(MaxInFlightPerKey::Pipelined);
+    store(&mut bench, &mut log, 500);
+    bench.machine.asks();
+    bench.machine.due(log.due(500, None, 9).exceptions, 0.5);
+    let sent = bench.machine.submissions(9);
+    assert!(sent.is_empty(), "{sent:?}");
+    store(&mut bench, &mut log, 600);
+    assert!(log.rows.is_empty(), "the machine has learned of the decision");
+    bench.publish("t", "a");
 }
 
 #[test]

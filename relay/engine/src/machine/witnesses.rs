@@ -131,6 +131,23 @@ fn witnesses_take_turns_while_none_is_answered() {
     assert_eq!(witnesses, ["b", "c", "d", "b", "c"]);
 }
 
+/// Goal: a witness that turns out to be dead when it is read back is followed by another one.
+/// Oracle: the message that is sent after the next failure, whose confirmation frees the topic.
+#[test]
+fn a_witness_that_can_never_be_sent_is_followed_by_another() {
+    let mut hanging = Hanging::new(&["a", "b", "c"], 3);
+    hanging.log[1].payload = vec![b'x'; settings().size_limit.message_bytes_max].into();
+    assert!(hanging.read_back(&[2, 3]).is_empty(), "it is too large");
+    hanging.bench.cursor();
+    hanging.due(1);
+    let ticket = hanging.bench.machine.submissions(9)[0].ticket;
+    hanging.fail(ticket);
+    let sent = hanging.read_back(&[3]);
+    assert_eq!(sent.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>(), ["c"], "another witness");
+    hanging.bench.confirm(sent[0].0);
+    assert_eq!(hanging.bench.machine.load().blocked_topics, 0);
+}
+
 /// Goal: a failure that the message cannot have caused, as that of every broker with a log, always
 /// stops the topic. Oracle: nothing else is sent, however often it fails.
 #[test]

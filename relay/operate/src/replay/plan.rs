@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::filter::ReplayFilter;
 use crate::dead::MessageRef;
 use crate::error::{OperateError, OperateErrorKind};
+use crate::message_state::DISCARDED;
 use crate::operator::{Operator, Role};
 use crate::places::{OutboxPlace, Places};
 use crate::seconds;
@@ -301,10 +302,23 @@ fn meaning(standing: Standing) -> String {
         Standing::Waiting => {
             String::from("the relay has not published it yet, but will publish it automatically")
         }
-        Standing::Discarded => String::from("discarded: no attempt was confirmed"),
+        Standing::Discarded => format!("discarded: {DISCARDED}"),
         Standing::Edited => String::from(
             "an operator edited it: the published content is not stored, and its row has different content",
         ),
         other => format!("{}: it is not published yet", reason(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the plan does not claim that a discarded message never arrived, because a confirmation
+    /// that comes after the decision is not stored. Oracle: the text.
+    #[test]
+    fn a_discarded_message_may_have_arrived() {
+        let text = meaning(Standing::Discarded);
+        assert!(text.contains("may have arrived"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use crate::error::OperateError;
 use crate::failures::FailedAttempts;
-use crate::message_state::MessageState;
+use crate::message_state::{DISCARDED, MessageState};
 use crate::places::OutboxPlace;
 use crate::seconds;
 use crate::status::BrokerError;
@@ -212,18 +212,28 @@ fn by_cursor(cursor: &Cursor, is_passed: bool, is_left_out: bool) -> MessageStat
 /// cursor belongs.
 const UNREAD: &str = "the relay's cursor has passed it, but whether the cursor belongs to this server could not be read: look again";
 
-/// Returns why an entry waits.
+/// Returns what is said of each message in a state, if there is anything.
+fn said_of(state: MessageState) -> Option<&'static str> {
+    match state {
+        MessageState::Discarded => Some(DISCARDED),
+        MessageState::Unknown => {
+            Some("the cursor belongs to another server's history: the relay's next leader compares the two")
+        }
+        _ => None,
+    }
+}
+
+/// Returns why an entry waits, or is not sent.
 fn because(
     entry: &FoundEntry,
     state: MessageState,
     pauses: &[Pause],
     refusal: Option<&BrokerError>,
 ) -> Option<String> {
-    if matches!(state, MessageState::Published | MessageState::Discarded | MessageState::Dead) {
+    if matches!(state, MessageState::Published | MessageState::Dead) {
         return None;
     }
-    if state == MessageState::Unknown {
-        let text = "the cursor belongs to another server's history: the relay's next leader compares the two";
+    if let Some(text) = said_of(state) {
         return Some(String::from(text));
     }
     let is_paused = |pause: &&Pause| match &pause.scope {
@@ -272,5 +282,14 @@ mod tests {
         assert_eq!([true, false].map(|passed| by_cursor(&Unread, passed, false)), [Unknown, Waiting]);
         assert_eq!([true, false].map(|passed| by_cursor(&Unread, passed, true)), [Unknown, LeftOut]);
         assert_eq!(by_cursor(&OfThisServer, true, true), LeftOut);
+    }
+
+    /// Goal: a discarded message is not shown as one that never arrived, because a confirmation
+    /// that comes after the decision is not stored. Oracle: the reason that is shown.
+    #[test]
+    fn a_discarded_message_may_have_arrived() {
+        let text = said_of(MessageState::Discarded).unwrap();
+        assert!(text.contains("may have arrived"), "{text}");
+        assert_eq!(said_of(MessageState::Retrying), None);
     }
 }

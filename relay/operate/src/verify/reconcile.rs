@@ -161,7 +161,7 @@ pub(super) enum MessageState {
     Published,
     Pending,
     Parked,
-    /// An operator gave it up: nothing is expected anywhere.
+    /// An operator gave it up: it need be nowhere. An attempt before the decision may have arrived.
     Discarded,
 }
 

@@ -48,6 +48,10 @@ impl State {
 
     fn park(&mut self, parked: &Parked) {
         let Parked { id, state, .. } = parked;
+        let is_discarded = |aside: &ParkedEntry| aside.parked.state == ExceptionState::Discarded;
+        if self.outbox.exceptions.get(id).is_some_and(is_discarded) {
+            return;
+        }
         let number = self.outbox.rows.get(&id.0).map_or(0, |row| self.name(row.message.id));
         self.note(format_args!("  m{number} is {state}"));
         let is_timed =

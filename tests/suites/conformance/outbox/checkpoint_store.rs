@@ -32,6 +32,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         the_last_change_of_an_entry_counts,
         operators_decide_about_dead_entries_only,
         operators_decide_about_entries_that_are_retried_for_them,
+        a_checkpoint_brings_no_discarded_entry_back,
         a_decision_reaches_the_messages_that_were_chosen_and_no_others,
         what_was_given_up_stays_known_and_nothing_else_does,
         only_the_pause_that_was_meant_ends,
@@ -425,6 +426,38 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let audit = admin.audit(&relay(), 10).await.unwrap();
     let actions: Vec<_> = audit.iter().map(|r| (r.subject.id.0, r.action.as_str())).collect();
     assert_eq!(actions, [(4, "edit"), (3, "discard"), (1, "discard")]);
+}
+
+/// Goal: a discarded message stays discarded, although the relay changes it from memory before it
+/// has read the decision, as at the end of a session; and it gives its place to no other message.
+/// Oracle: what the relay reads next, and the entries after its answer.
+async fn a_checkpoint_brings_no_discarded_entry_back<DB: TestDialect>(db: &Database<DB>) {
+    let park = |state, due_in| {
+        let parked = parked(1, state, Some(Duration::from_secs(due_in)));
+        Parked { fault: Some(message::Fault::Broker), ..parked }
+    };
+    let waiting = ExceptionChange::Park(park(ExceptionState::Retrying, 3600));
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &[waiting]).await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let signature = outbox::Signature::new("ops", "it never answers");
+    let decree = OperatorDecision { decision: Decision::Discard, signature };
+    admin.decide(&relay(), &[chosen(1)], decree).await.unwrap().remove(0).unwrap();
+    for state in [ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead] {
+        let change = [ExceptionChange::Park(park(state, 0))];
+        assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &change).await.unwrap(), Fenced::Held);
+        let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
+        let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
+        assert_eq!(states, [(1, ExceptionState::Discarded)], "after {state}");
+    }
+    let resolve = [ExceptionChange::Resolve(EntryId(1))];
+    let other =
+        Parked { message_id: message::MessageId::new().to_string(), ..park(ExceptionState::Retrying, 0) };
+    let refused = checkpoint_store.checkpoint(epoch, &cursor, &[ExceptionChange::Park(other)]).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let (lease, cursor) = granted(&mut checkpoint_store).await;
+    let resolved = checkpoint_store.checkpoint(lease.epoch, &cursor, &resolve).await.unwrap();
+    assert_eq!(resolved, Fenced::Held);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
 }
 
 /// Goal: when the session breaks at the commit, no error claims that nothing was done. Oracle: the

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use message::{OrderingKey, Submission};
+use message::{Message, OrderingKey, Submission};
 use outbox_log::{EntryId, ExceptionChange, ExceptionState, Parked, PauseScope};
 
 use super::{OVERSIZE, World};
@@ -21,6 +21,13 @@ impl World {
         }
     }
 
+    /// Checks that nothing is submitted that an operator has discarded.
+    pub(super) fn check_discarded(&self, batch: &[Submission]) {
+        for Submission { message, .. } in batch {
+            assert!(!self.discarded.contains(&message.id.to_string()), "{message:?} is submitted");
+        }
+    }
+
     /// Checks that a topic is blocked only while one of its entries is going to be retried.
     pub(super) fn check_probes(&self) {
         let is_kept = |topic: &str| self.machine.silent.kept_blocked.contains(topic);
@@ -31,7 +38,9 @@ impl World {
                 Some(ExceptionChange::Resolve(_)) => None,
                 None => self.log.rows.get(id).map(|row| row.parked.state),
             };
-            let is_retried = self.machine.readmitted.contains(id) || state == Some(ExceptionState::Retrying);
+            // The machine has not read yet that an operator has discarded it.
+            let is_retried = self.machine.readmitted.contains(id)
+                || matches!(state, Some(ExceptionState::Retrying | ExceptionState::Discarded));
             assert!(is_retried, "entry {} is {state:?}, and topic {topic} waits for it", id.0);
         }
     }
@@ -109,7 +118,10 @@ impl World {
 
     pub(super) fn check(&self, seed: u64) {
         let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
-        let lost = self.log.entries.iter().filter(|message| !published.contains(&message.id)).count();
+        let is_lost = |message: &&Message| {
+            !published.contains(&message.id) && !self.discarded.contains(&message.id.to_string())
+        };
+        let lost = self.log.entries.iter().filter(is_lost).count();
         assert_eq!(lost, 0, "seed {seed}: entries were lost");
         let mut seen = HashSet::new();
         let mut last: HashMap<&OrderingKey, usize> = HashMap::new();

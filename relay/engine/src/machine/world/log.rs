@@ -45,7 +45,10 @@ impl Log {
                 ExceptionChange::Resolve(id) => _ = self.rows.remove(&id),
                 ExceptionChange::Park(parked) => {
                     let due_at = parked.due_in.map(|due_in| now + due_in.as_millis() as u64);
-                    self.rows.insert(parked.id, Row { parked, due_at });
+                    let is_discarded = |row: &Row| row.parked.state == ExceptionState::Discarded;
+                    if !self.rows.get(&parked.id).is_some_and(is_discarded) {
+                        self.rows.insert(parked.id, Row { parked, due_at });
+                    }
                 }
             }
         }
@@ -57,11 +60,23 @@ impl Log {
     }
 
     fn is_timed(row: &Row) -> bool {
-        matches!(row.parked.state, ExceptionState::Scheduled | ExceptionState::Retrying)
+        let state = row.parked.state;
+        matches!(state, ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded)
+    }
+
+    /// Discards an entry, as an operator does between two retries. Returns whether it was possible.
+    pub(in crate::machine) fn discard(&mut self, id: EntryId, now: u64) -> bool {
+        let is_waiting = |row: &&mut Row| {
+            row.parked.state == ExceptionState::Retrying && row.due_at.is_some_and(|due_at| due_at > now)
+        };
+        let Some(row) = self.rows.get_mut(&id).filter(is_waiting) else { return false };
+        row.parked.state = ExceptionState::Discarded;
+        row.due_at = Some(now);
+        true
     }
 
     /// Returns a page of due exceptions. Their positions are in milliseconds here.
-    pub(super) fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
+    pub(in crate::machine) fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
         let place = |(id, row): (&EntryId, &Row)| {
             let at_micros = i64::try_from(row.due_at.filter(|at| *at <= now)?).unwrap();
             Some(DuePosition { at_micros, id: *id }).filter(|place| after.is_none_or(|after| *place > after))

@@ -64,6 +64,8 @@ struct World {
     /// The pauses that operators have set, and those that the machine knows.
     paused: BTreeSet<PauseScope>,
     told: BTreeSet<PauseScope>,
+    /// The message ids that operators have discarded.
+    discarded: HashSet<String>,
     /// Whether every further message of this session fails.
     session_failed: bool,
     /// Topics and keys for which the broker does not answer.
@@ -149,6 +151,7 @@ impl World {
             silent: HashSet::new(),
             paused: BTreeSet::new(),
             told: BTreeSet::new(),
+            discarded: HashSet::new(),
             asked: Asked::Nothing,
             due_position: None,
             storing: None,
@@ -370,6 +373,7 @@ impl World {
                 let len = self.rng.random_range(1..20);
                 let batch = self.machine.submissions(len);
                 self.check_pauses(&batch);
+                self.check_discarded(&batch);
                 self.in_flight.extend(batch);
             }
             45..75 => self.receive(),
@@ -382,6 +386,7 @@ impl World {
             }
             96 if !self.healed && self.rng.random_bool(0.2) => self.take_over(),
             97 if !self.healed && self.rng.random_bool(0.5) => self.toggle_pause(),
+            98 if !self.healed && self.rng.random_bool(0.5) => self.discard(),
             _ => {
                 if self.machine.session_end().is_some() {
                     self.end_session();
@@ -407,6 +412,17 @@ impl World {
         };
         if !self.paused.remove(&scope) {
             self.paused.insert(scope);
+        }
+    }
+
+    /// Discards a message that is retried, as an operator does. The machine finds out when it reads
+    /// what is due.
+    fn discard(&mut self) {
+        let mut parked: Vec<_> = self.log.rows.keys().copied().collect();
+        let first = self.rng.random_range(0..=parked.len());
+        parked.rotate_left(first);
+        if let Some(id) = parked.into_iter().find(|id| self.log.discard(*id, self.now)) {
+            self.discarded.insert(self.log.entry(id, None).message_id());
         }
     }
 
