@@ -460,13 +460,12 @@ migrations::statements! {
             SELECT ctid AS place FROM {schema}inbox_dead_letter AS d WHERE d.id = u.id AND d.resolution IS NOT NULL
             LIMIT 1 FOR UPDATE) AS l))";
     /// $1 dead letters. Their filters may name the key, and errors may quote the content. What is
-    /// still requested stays: its outcome follows.
+    /// still requested stays without its filter: its outcome follows.
     erase_outcomes = "UPDATE {schema}inbox_audit
-        SET selection = NULL, outcome = CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded')
-            THEN outcome ELSE 'erased' END
+        SET selection = NULL, outcome = CASE WHEN done_at IS NULL
+            OR outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome ELSE 'erased' END
         WHERE ctid = ANY (ARRAY(SELECT a.place FROM UNNEST($1::uuid[]) AS u (id) CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM {schema}inbox_audit WHERE dead_letter = u.id AND done_at IS NOT NULL
-            OFFSET 0) AS a))";
+            SELECT ctid AS place FROM {schema}inbox_audit WHERE dead_letter = u.id OFFSET 0) AS a))";
     retained_from = "SELECT retained_from FROM {schema}inbox_retention";
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(\
         SELECT ctid FROM {schema}inbox_dead_letter WHERE resolution IS NOT NULL AND resolution <> 'applied_late' \

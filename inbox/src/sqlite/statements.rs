@@ -306,8 +306,8 @@ migrations::statements! {
     erase_letters = "UPDATE inbox_dead_letter SET key = NULL, headers = '[]', traceparent = NULL, \
         tracestate = NULL, payload = x'', content_type = $2, error = 'erased' \
         WHERE resolution IS NOT NULL AND id IN (SELECT value FROM json_each($1))";
-    erase_outcomes = "UPDATE inbox_audit SET selection = NULL, outcome = CASE WHEN outcome IN ('applied', \
-        'applied_late', 'duplicate', 'discarded') THEN outcome ELSE 'erased' END \
-        WHERE done_at IS NOT NULL AND dead_letter IN (SELECT value FROM json_each($1))";
+    erase_outcomes = "UPDATE inbox_audit SET selection = NULL, outcome = CASE WHEN done_at IS NULL OR outcome \
+        IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome ELSE 'erased' END \
+        WHERE dead_letter IN (SELECT value FROM json_each($1))";
     retained_from = "SELECT retained_from FROM inbox_retention";
 }

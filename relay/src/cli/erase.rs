@@ -59,6 +59,7 @@ pub struct Erase {
 struct Scope {
     places: Places,
     pipelines: Vec<PipelineConfig>,
+    configured: Vec<PipelineConfig>,
     tables: Vec<NamedTables>,
 }
 
@@ -71,8 +72,9 @@ impl Erase {
             tenant: self.tenant.clone(),
             discard: self.discard,
         };
-        let Scope { places, pipelines, tables } = during("connecting", self.scope()).await?;
-        let goals = Goals { places: &places, pipelines: &pipelines, tables: &tables };
+        let Scope { places, pipelines, configured, tables } = during("connecting", self.scope()).await?;
+        let goals =
+            Goals { places: &places, pipelines: &pipelines, configured: &configured, tables: &tables };
         let counting = Counted::endless();
         counting.say(String::from("counting"));
         let counted_rows = |rows| counting.add("counting", rows);
@@ -113,9 +115,10 @@ impl Erase {
         let is_of = |inbox: &&operate::InboxConfig| {
             self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
         };
-        let places = pipelines.iter().fold(Places::new(), Places::outbox);
+        // All of them: another pipeline may not have published yet what this one has.
+        let places = config.pipelines.iter().fold(Places::new(), Places::outbox);
         let places = places.inboxes(config.verify.iter().filter(is_of).collect()).await;
-        Ok(Scope { places, pipelines, tables })
+        Ok(Scope { places, pipelines, configured: config.pipelines, tables })
     }
 }
 

@@ -34,6 +34,13 @@ impl Erasure {
     }
 }
 
+/// Returns the messages whose decisions are erased: those whose rows were, and those of which only
+/// copies were left, with these ids.
+pub(crate) fn decided(entries: &[EntryName], erased: &[EntryName], copies: &[i64]) -> Vec<Uuid> {
+    let is_gone = |name: &&EntryName| erased.contains(name) || copies.contains(&name.id.0);
+    entries.iter().filter(is_gone).map(|name| name.message_id).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +54,14 @@ mod tests {
         let refused = erasure("request 7").check(&entries(ERASED_MAX + 1)).unwrap_err().to_string();
         assert!(refused.contains("501 messages are too many"), "{refused}");
         assert!(erasure(" ").check(&entries(1)).is_err());
+    }
+
+    #[test]
+    fn decisions_go_with_the_row_or_with_its_last_copy() {
+        let entry =
+            |id: i64| EntryName { id: EntryId(id), message_id: Uuid::from_u128(id.cast_unsigned().into()) };
+        let asked = [entry(1), entry(2), entry(3)];
+        assert_eq!(decided(&asked, &asked[..1], &[3]), [asked[0].message_id, asked[2].message_id]);
+        assert!(decided(&asked, &[], &[]).is_empty(), "a message that may still leave keeps them");
     }
 }

@@ -160,6 +160,13 @@ pub trait LogEntries: Send + Sync + 'static {
     /// reason that is empty or too long.
     async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError>;
 
+    /// Returns what is the same for every spelling of the location of this log, and different for
+    /// any other log: on PostgreSQL server, database and table, on SQLite the resolved file.
+    ///
+    /// # Errors
+    /// As for [`LogEntries::find`].
+    async fn identity(&self) -> Result<String, LogError>;
+
     /// Adds an entry to the operations that [`LogAdmin::operations`] lists; the signature's
     /// selection is what the operation is about. Not cancel-safe: check that list.
     ///

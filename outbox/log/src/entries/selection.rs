@@ -60,6 +60,20 @@ impl Extent {
     pub fn has_cursor(&self) -> bool {
         self.cursor.is_some()
     }
+
+    /// Returns whether a later extent has a cursor in the same history of the server: transactions
+    /// and ids meant the same the whole time. True also if the relay had none before, so that it
+    /// had passed nothing.
+    #[must_use]
+    pub fn lasts_in(&self, later: &Self) -> bool {
+        let history = |extent: &Self| {
+            let base = stored::read(extent.cursor.as_deref()?).ok()?.base;
+            // A position, its snapshot, and its history.
+            Some(base.as_str().split('@').nth(2).unwrap_or_default().to_owned())
+        };
+        let is_same = || history(later).is_some_and(|later| history(self) == Some(later));
+        !self.has_cursor() || later.is_of_this_server && is_same()
+    }
 }
 
 /// Returns the time in a message id.
@@ -246,6 +260,23 @@ mod tests {
             expired_through: None,
             missing_segments: None,
         }
+    }
+
+    #[test]
+    fn a_cursor_lasts_until_the_server_has_another_history() {
+        let at = |base: &str| Extent {
+            cursor: Some(format!(r#"{{"base":"{base}","progress":null}}"#)),
+            ..extent(1, 2)
+        };
+        let first = at("17@700:710:@7/1/A");
+        assert!(first.lasts_in(&at("19@720:720:@7/1/A@rebased")));
+        assert!(!first.lasts_in(&at("19@720:720:@7/2/B")), "a failover");
+        assert!(
+            !first.lasts_in(&Extent { is_of_this_server: false, ..first.clone() }),
+            "before a leader knows"
+        );
+        assert!(!first.lasts_in(&extent(1, 2)), "the relay was forgotten");
+        assert!(at("17").lasts_in(&at("19")) && extent(1, 2).lasts_in(&first));
     }
 
     fn range(above: i64, to: i64, is_last: bool) -> IdRange {

@@ -10,7 +10,7 @@ use crate::postgres::{admin, entries, facts, fragments, rebase, reconcile, reten
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 21] = [
+const CONSTANTS: [(&str, &str); 22] = [
     ("admin.RELAYS", admin::statements::RELAYS),
     ("admin.PROCESSES", admin::statements::PROCESSES),
     ("admin.PRESENT", admin::statements::PRESENT),
@@ -27,6 +27,7 @@ const CONSTANTS: [(&str, &str); 21] = [
     ("admin.EDIT", admin::statements::EDIT),
     ("admin.AUDIT", admin::statements::AUDIT),
     ("entries.FIRSTS", entries::statements::FIRSTS),
+    ("entries.IDENTITY", entries::statements::IDENTITY),
     ("retention.LIST", retention::LIST),
     ("retention.EXPIRE", retention::EXPIRE),
     ("retention.HOLDER", fragments::HOLDER),

@@ -67,13 +67,12 @@ impl SqliteLog {
     }
 }
 
+pub(super) const FILE: &str = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+
 /// Refuses a database in memory. For a pool, only the connection shows whether it is one.
 async fn check_file(connection: &mut SqliteConnection) -> Result<(), LogError> {
     let file: Option<String> =
-        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
-            .fetch_one(connection)
-            .await
-            .map_err(LogError::during("report its file"))?;
+        sqlx::query_scalar(FILE).fetch_one(connection).await.map_err(LogError::during("report its file"))?;
     if file.is_none_or(|file| file.is_empty()) { Err(in_memory()) } else { Ok(()) }
 }
 

@@ -18,6 +18,20 @@ const AT_ONCE: usize = 100;
 /// The text of the audit about a dead letter that was discarded to be erased.
 const SELECTION: &str = "an erasure";
 
+/// The dead letters of a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chosen {
+    /// Open ones that wait for another message.
+    Held,
+    All,
+}
+
+impl Chosen {
+    fn has(self, letter: &KeyedLetter) -> bool {
+        self == Self::All || letter.is_open && letter.seen.reason == Reason::Held
+    }
+}
+
 /// Returns one place of each database: the configuration may name one for several consumers.
 pub(super) fn databases(places: &Places) -> Vec<&InboxPlace> {
     let mut known = BTreeSet::new();
@@ -30,7 +44,15 @@ impl Erasing<'_> {
         for place in databases(places) {
             let mut part = ErasedPart::new(&place.location, "dead letters");
             let mut results = ErasedPart::new(&place.location, "results");
-            let walked = self.walk_letters(place, &mut part, &mut results).await;
+            let mut walked = Ok(());
+            if self.subject.discard && !self.is_look() {
+                // Held messages first, over the whole inbox: discarding the one before them would
+                // set them free.
+                walked = self.walk_letters(place, Chosen::Held, &mut part, &mut results).await;
+            }
+            if walked.is_ok() {
+                walked = self.walk_letters(place, Chosen::All, &mut part, &mut results).await;
+            }
             self.report.add(part);
             self.report.add(results);
             if let Err(error) = walked {
@@ -42,6 +64,7 @@ impl Erasing<'_> {
     async fn walk_letters(
         &mut self,
         place: &InboxPlace,
+        chosen: Chosen,
         part: &mut ErasedPart,
         results: &mut ErasedPart,
     ) -> Result<(), OperateError> {
@@ -52,16 +75,17 @@ impl Erasing<'_> {
         };
         let mut after = None;
         loop {
-            let slice = place.database.letters_of_key(&of, after).await?;
+            let mut slice = place.database.letters_of_key(&of, after).await?;
+            slice.letters.retain(|letter| chosen.has(letter));
             (self.progress)(slice.letters.len() as u64);
-            // Held messages first: discarding the one before them would set them free.
+            // One may have been held since the first walk.
             let mut open: Vec<KeyedLetter> =
                 slice.letters.iter().filter(|letter| letter.is_open).copied().collect();
             open.sort_by_key(|letter| letter.seen.reason != Reason::Held);
             let mut closed: Vec<KeyedLetter> =
                 slice.letters.iter().filter(|letter| !letter.is_open).copied().collect();
             if self.subject.discard {
-                closed.extend(self.discard_letters(place, &open, part).await?);
+                closed.extend(self.discard_letters(place, &open, chosen, part).await?);
             } else {
                 part.leave("open", open.len() as u64);
             }
@@ -97,6 +121,7 @@ impl Erasing<'_> {
         &mut self,
         place: &InboxPlace,
         open: &[KeyedLetter],
+        chosen: Chosen,
         part: &mut ErasedPart,
     ) -> Result<Vec<KeyedLetter>, OperateError> {
         let Some(signed) = self.signed else {
@@ -117,8 +142,9 @@ impl Erasing<'_> {
                         part.discarded += 1;
                         closed.push(*letter);
                     }
+                    // The second walk comes to it again.
                     Ok(_) | Err(RedriveError::InHand { .. } | RedriveError::Changed { .. }) => {
-                        part.leave("in use", 1);
+                        part.leave("in use", u64::from(chosen == Chosen::All));
                     }
                     Err(error) => return Err(OperateError::from(error)),
                 }

@@ -57,20 +57,25 @@ pub struct Subject {
 
 /// Where to erase.
 pub struct Goals<'a> {
-    /// The outboxes and inboxes.
+    /// The outboxes of all configured pipelines, and the inboxes.
     pub places: &'a Places,
-    /// The pipelines of these outboxes, whose audits record the erasure.
+    /// The pipelines in whose outboxes to erase, and whose audits record it.
     pub pipelines: &'a [PipelineConfig],
+    /// All pipelines of the configuration. Each may have to publish what others have published.
+    pub configured: &'a [PipelineConfig],
     /// The databases that may have idempotency keys and sagas.
     pub tables: &'a [NamedTables],
 }
 
 /// An outbox, which several pipelines can read.
 struct Log<'a> {
-    /// The first of these pipelines.
+    /// The first of the pipelines to erase in.
     first: &'a PipelineConfig,
-    /// The relays of all of them. One that has never led has published nothing.
+    /// The relays of all configured pipelines of its location. One that has never led has published
+    /// nothing.
     relays: Vec<RelayName>,
+    /// All others: their locations may be other spellings of this one.
+    others: Vec<RelayName>,
 }
 
 /// A run over all places.
@@ -166,7 +171,7 @@ pub async fn erase(
 ) -> Result<ErasureReport, OperateError> {
     subject.check()?;
     subject.check_signature(signed)?;
-    let logs = logs(goals.pipelines);
+    let logs = logs(goals);
     if logs.is_empty() {
         let help = "name a pipeline, in whose outbox the audit is";
         return Err(OperateError::refused("there is no audit to record this", help));
@@ -188,28 +193,38 @@ pub async fn erase(
     Ok(report)
 }
 
-/// Returns the outboxes of pipelines, each once.
-fn logs(pipelines: &[PipelineConfig]) -> Vec<Log<'_>> {
-    let mut logs: Vec<(String, Log<'_>)> = Vec::new();
-    for pipeline in pipelines {
-        // A database without a usable URL is reported where it is opened.
-        let location = Tables::of(&pipeline.database).map(|tables| tables.location());
-        let location = location.unwrap_or_else(|_| pipeline.name.to_string());
-        match logs.iter_mut().find(|(known, _)| *known == location) {
-            Some((_, log)) => log.relays.push(pipeline.name.clone()),
-            None => logs.push((location, Log { first: pipeline, relays: vec![pipeline.name.clone()] })),
-        }
+/// Returns the outboxes to erase in, each once.
+fn logs<'a>(goals: &Goals<'a>) -> Vec<Log<'a>> {
+    let mut known = BTreeSet::new();
+    let firsts = goals.pipelines.iter().filter(|pipeline| known.insert(location(pipeline)));
+    firsts.map(|first| log(first, goals.configured)).collect()
+}
+
+fn log<'a>(first: &'a PipelineConfig, configured: &[PipelineConfig]) -> Log<'a> {
+    let here = location(first);
+    let mut log = Log { first, relays: vec![first.name.clone()], others: Vec::new() };
+    for pipeline in configured.iter().filter(|pipeline| pipeline.name != first.name) {
+        let is_here = location(pipeline) == here;
+        let relays = if is_here { &mut log.relays } else { &mut log.others };
+        relays.push(pipeline.name.clone());
     }
-    logs.into_iter().map(|(_, log)| log).collect()
+    log
+}
+
+/// Returns the location of a pipeline's outbox. A database without a usable URL is reported where
+/// it is opened.
+fn location(pipeline: &PipelineConfig) -> String {
+    let location = Tables::of(&pipeline.database).map(|tables| tables.location());
+    location.unwrap_or_else(|_| pipeline.name.to_string())
 }
 
 impl Erasing<'_> {
     async fn run(mut self, goals: &Goals<'_>) -> ErasureReport {
         self.letters(goals.places).await;
-        for log in logs(goals.pipelines) {
+        for log in logs(goals) {
             let is_first = |place: &&OutboxPlace| place.pipeline == log.first.name;
             if let Some(place) = goals.places.outboxes.iter().find(is_first) {
-                self.log(place, &log.relays, goals.places).await;
+                self.log(place, &log, goals.places).await;
             }
         }
         if self.subject.topic.is_none() {

@@ -9,9 +9,9 @@ use outbox_log::entries::{
 use outbox_log::{EntryId, ExceptionState, RelayName};
 use uuid::Uuid;
 
-use super::Erasing;
 use super::inbox::databases;
 use super::report::ErasedPart;
+use super::{Erasing, Log};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::places::{OutboxPlace, Places};
 
@@ -29,11 +29,11 @@ struct Reader {
 
 impl Erasing<'_> {
     /// Erases the messages of a log, and their results in inboxes.
-    pub(super) async fn log(&mut self, place: &OutboxPlace, relays: &[RelayName], places: &Places) {
+    pub(super) async fn log(&mut self, place: &OutboxPlace, log: &Log<'_>, places: &Places) {
         let mut part = ErasedPart::new(place.pipeline.as_str(), "messages");
         let mut results: Vec<ErasedPart> =
             databases(places).iter().map(|inbox| ErasedPart::new(&inbox.location, "results")).collect();
-        let walked = self.walk_log(place, relays, places, &mut part, &mut results).await;
+        let walked = self.walk_log(place, log, places, &mut part, &mut results).await;
         self.report.add(part);
         for part in results {
             self.report.add(part);
@@ -46,14 +46,14 @@ impl Erasing<'_> {
     async fn walk_log(
         &mut self,
         place: &OutboxPlace,
-        relays: &[RelayName],
+        log: &Log<'_>,
         places: &Places,
         part: &mut ErasedPart,
         results: &mut [ErasedPart],
     ) -> Result<(), OperateError> {
         // Without the rows of the log, only their results.
         let has_rows = self.subject.tenant.is_none();
-        let readers = readers(place, relays).await?;
+        let readers = readers(place, log, places).await?;
         let discarded = if self.subject.discard && has_rows {
             self.discard_dead(place, &readers, part).await?
         } else {
@@ -92,13 +92,18 @@ impl Erasing<'_> {
         results: &mut [ErasedPart],
     ) -> Result<(), OperateError> {
         let kept = self.kept(place, readers, entries).await?;
+        check_same_server(place, readers).await?;
+        let has_rows = self.subject.tenant.is_none();
         let may_go: Vec<EntryName> =
             entries.iter().map(SelectedEntry::name).filter(|name| !kept.contains_key(name)).collect();
-        let messages: Vec<Uuid> = may_go.iter().map(|name| name.message_id).collect();
+        // A result alone may go whatever relays do: no message needs it to be published.
+        let messages = entries.iter().map(SelectedEntry::name);
+        let messages = messages.filter(|name| !has_rows || !kept.contains_key(name));
+        let messages: Vec<Uuid> = messages.map(|name| name.message_id).collect();
         for (inbox, results) in databases(places).into_iter().zip(results) {
             results.erased += self.results(inbox, &messages).await?;
         }
-        if self.subject.tenant.is_some() {
+        if !has_rows {
             return Ok(());
         }
         for (name, why) in kept {
@@ -241,20 +246,59 @@ impl Erasing<'_> {
 
 /// Returns the relays of a log: those of the configuration, which may have no cursor yet, and all
 /// others that have one.
-async fn readers(place: &OutboxPlace, relays: &[RelayName]) -> Result<Vec<Reader>, OperateError> {
-    let mut readers = Vec::new();
-    for name in relays {
-        readers.push(reader(place, name.clone()).await?);
-    }
-    for status in place.log.relays().await? {
-        if relays.iter().any(|name| name.as_str() == status.relay) {
-            continue;
+async fn readers(place: &OutboxPlace, log: &Log<'_>, places: &Places) -> Result<Vec<Reader>, OperateError> {
+    let mut names = log.relays.clone();
+    for other in &log.others {
+        let may_read = may_begin_here(place, other, places).await;
+        let may_read = may_read.map_err(|error| {
+            error.about(format_args!("whether {other} reads this log is unknown")).with_help(
+                "its messages would be lost if it does: make its database answer, or remove the pipeline",
+            )
+        })?;
+        if may_read {
+            names.push(other.clone());
         }
-        let name = RelayName::new(status.relay.as_str());
-        let name = name.map_err(|error| OperateError::new(OperateErrorKind::Refused, error))?;
+    }
+    // After the others: one that began meanwhile has a cursor here.
+    for status in place.log.relays().await? {
+        if names.iter().all(|name| name.as_str() != status.relay) {
+            let name = RelayName::new(status.relay.as_str());
+            names.push(name.map_err(|error| OperateError::new(OperateErrorKind::Refused, error))?);
+        }
+    }
+    let mut readers = Vec::new();
+    for name in names {
         readers.push(reader(place, name).await?);
     }
     Ok(readers)
+}
+
+/// Returns whether a relay that has never led has this log under another spelling of its location.
+async fn may_begin_here(
+    place: &OutboxPlace,
+    other: &RelayName,
+    places: &Places,
+) -> Result<bool, OperateError> {
+    let there = places.outboxes.iter().find(|there| there.pipeline == *other);
+    let there = there.ok_or_else(|| OperateError::refused("its outbox cannot be opened", ""))?;
+    // A relay that has a cursor is found in its log.
+    if there.entries.extent(other).await?.has_cursor() {
+        return Ok(false);
+    }
+    Ok(there.entries.identity().await? == place.entries.identity().await?)
+}
+
+/// Refuses what was read of the log if another server has answered meanwhile, which may use the
+/// same transactions and ids for other messages; or if a relay was forgotten.
+async fn check_same_server(place: &OutboxPlace, readers: &[Reader]) -> Result<(), OperateError> {
+    for known in readers {
+        let now = reader(place, known.name.clone()).await?;
+        if !known.extent.lasts_in(&now.extent) {
+            let text = format!("{} was forgotten, or the server of its cursor has changed", known.name);
+            return Err(OperateError::refused(text, "run the command again"));
+        }
+    }
+    Ok(())
 }
 
 async fn reader(place: &OutboxPlace, name: RelayName) -> Result<Reader, OperateError> {

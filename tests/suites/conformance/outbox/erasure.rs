@@ -6,7 +6,7 @@ use operate::erase::{ErasureReport, Goals, Subject, erase, look};
 use operate::replay::{ReplayFilter, plan};
 use operate::{Operator, PipelineConfig, Places, Role, Signed};
 use outbox::NewMessage;
-use outbox_log::{ExceptionChange, ExceptionState, RelayName};
+use outbox_log::{ExceptionChange, ExceptionState, Parked, RelayName};
 use sqlx::Postgres;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -18,7 +18,9 @@ tests::cases! { "outbox/erasure/{on}/{case}":
     every {
         published_messages_lose_their_content_and_keep_their_place,
         what_any_relay_may_still_publish_is_left,
+        a_pipeline_that_has_never_led_keeps_its_messages,
         a_dead_message_is_discarded_only_on_demand,
+        what_is_only_parked_is_erased_with_its_error,
         an_erased_row_is_never_published,
         an_erasure_continues_where_it_was_stopped,
     }
@@ -57,7 +59,7 @@ impl Scene {
 
     fn goals(&self) -> Goals<'_> {
         let pipelines = std::slice::from_ref(&self.pipeline);
-        Goals { places: &self.places, pipelines, tables: &[] }
+        Goals { places: &self.places, pipelines, configured: pipelines, tables: &[] }
     }
 
     async fn look(&self, subject: &Subject) -> ErasureReport {
@@ -142,6 +144,57 @@ async fn what_any_relay_may_still_publish_is_left<DB: TestDialect>(db: &Database
     assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await), (4, 0));
 }
 
+/// Returns another URL of the same database.
+fn spelled_otherwise<DB: TestDialect>(db: &Database<DB>) -> String {
+    let other = match &db.directory {
+        Some(directory) => {
+            let linked = directory.path().join("linked");
+            std::os::unix::fs::symlink(directory.path(), &linked).unwrap();
+            db.url.replace(directory.path().to_str().unwrap(), linked.to_str().unwrap())
+        }
+        None => db.url.replace("127.0.0.1", "localhost"),
+    };
+    assert_ne!(other, db.url);
+    other
+}
+
+/// Goal: an erasure for one pipeline erases nothing that another configured one, which has never
+/// led, has still to publish, however the location is spelled. Where that cannot be told, nothing
+/// goes. Oracle: the rows, and the reasons in the report.
+async fn a_pipeline_that_has_never_led_keeps_its_messages<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(2, KEY)).await;
+    Relay::new(db, &relay()).await.pass(&[]).await;
+    let scene = Scene::at(&db.url);
+    let second = RelayName::new("second").unwrap();
+    let stop = CancellationToken::new();
+    for url in [db.url.clone(), spelled_otherwise(db)] {
+        let configured = [scene.pipeline.clone(), pipeline(&second, &url)];
+        let places = configured.iter().fold(Places::new(), Places::outbox);
+        let goals = Goals { places: &places, configured: &configured, ..scene.goals() };
+        let report = erase(&goals, &scene.signed, &subject(), &stop, &|_| ()).await.unwrap();
+        assert_eq!((report.erased, left(&report)), (0, vec![("not published yet", 2)]), "{url}: {report:?}");
+    }
+    let configured = [scene.pipeline.clone(), pipeline(&second, &spelled_nowhere(db))];
+    let places = configured.iter().fold(Places::new(), Places::outbox);
+    let goals = Goals { places: &places, configured: &configured, ..scene.goals() };
+    let report = erase(&goals, &scene.signed, &subject(), &stop, &|_| ()).await.unwrap();
+    assert_eq!((report.erased, report.errors.len()), (0, 1), "{report:?}");
+    assert!(report.errors[0].to_string().contains("whether second reads this log is unknown"), "{report:?}");
+    assert_eq!(db.number(ERASED).await, 0);
+
+    Relay::new(db, &second).await.pass(&[]).await;
+    let report = scene.erase(&subject()).await;
+    assert_eq!((report.erased, report.left), (2, 0), "{report:?}");
+}
+
+/// Returns the URL of a database that does not exist.
+fn spelled_nowhere<DB: TestDialect>(db: &Database<DB>) -> String {
+    match &db.directory {
+        Some(directory) => db.url.replace(directory.path().to_str().unwrap(), "/nowhere"),
+        None => db.url.replace("127.0.0.1", "nowhere.invalid"),
+    }
+}
+
 /// Goal: a dead message is dropped only by an operator who says so, with its copy and what edits
 /// have kept of it. Oracle: the tables, and the audit.
 async fn a_dead_message_is_discarded_only_on_demand<DB: TestDialect>(db: &Database<DB>) {
@@ -158,12 +211,20 @@ async fn a_dead_message_is_discarded_only_on_demand<DB: TestDialect>(db: &Databa
         if DB::DIALECT == migrations::Dialect::Sqlite { "BLOB" } else { "bytea" },
     ))
     .await;
+    // A relay that was forgotten leaves its audit.
+    db.run(&format!(
+        "INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, selection) \
+         VALUES ('bob', 'gone', {}, '{}', 'requeue', 'a test', 'key=customer-7')",
+        entries[0].id.0,
+        entries[0].message_id(),
+    ))
+    .await;
     let scene = Scene::at(&db.url);
     let report = scene.erase(&subject()).await;
     assert_eq!((report.erased, left(&report)), (1, vec![("dead", 1)]), "{report:?}");
     let content = "SELECT count(*) FROM outbox_audit WHERE payload_before IS NOT NULL OR digest_before IS NOT NULL \
         OR error IS NOT NULL OR selection = 'key=customer-7'";
-    assert_eq!(db.number(content).await, 1, "the dead message may still leave");
+    assert_eq!(db.number(content).await, 2, "the dead message may still leave");
 
     let discard = Subject { discard: true, ..subject() };
     let looked = scene.look(&discard).await;
@@ -171,10 +232,30 @@ async fn a_dead_message_is_discarded_only_on_demand<DB: TestDialect>(db: &Databa
     let report = scene.erase(&discard).await;
     assert_eq!((report.erased, report.left, report.parts[0].discarded), (1, 0, 1), "{report:?}");
     assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await, db.number(content).await), (2, 0, 0));
-    let copies = "SELECT count(*) FROM outbox_parked WHERE length(payload) > 0 OR headers IS NOT NULL";
-    assert_eq!(db.number(copies).await, 0);
+    let copies = "SELECT count(*) FROM outbox_parked WHERE length(payload) > 0 OR headers IS NOT NULL \
+        OR content_type <> 'application/vnd.outbox.erased'";
+    assert_eq!(db.number(copies).await, 0, "a copy is recognised as erased, too");
     let discards = "SELECT count(*) FROM outbox_audit WHERE action = 'discard' AND actor = 'ann'";
     assert_eq!(db.number(discards).await, 1);
+}
+
+/// Goal: a dead message whose row retention has removed loses its copy, and the error that the
+/// audit keeps of it. Oracle: the tables.
+async fn what_is_only_parked_is_erased_with_its_error<DB: TestDialect>(db: &Database<DB>) {
+    db.enqueue(of(1, KEY)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entries = main.follower.all().await;
+    let dead =
+        Parked { error: Some(String::from("Ann is unknown")), ..parked(&entries[0], ExceptionState::Dead) };
+    main.pass(&[ExceptionChange::Park(dead)]).await;
+    db.run("DELETE FROM outbox_message").await;
+    let discard = Subject { discard: true, ..subject() };
+    let report = Scene::at(&db.url).erase(&discard).await;
+    assert_eq!((report.erased, report.left), (1, 0), "{report:?}");
+    assert_eq!(db.number("SELECT count(*) FROM outbox_audit WHERE action = 'discard'").await, 1);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_audit WHERE error IS NOT NULL").await, 0);
+    let copies = "SELECT count(*) FROM outbox_parked WHERE content_type = 'application/vnd.outbox.erased'";
+    assert_eq!(db.number(copies).await, 1);
 }
 
 /// Goal: a relay that begins later, or after `relay forget`, publishes no empty message in the

@@ -16,7 +16,7 @@ use sqlx::{Connection as _, Executor as _, Row as _};
 use time::OffsetDateTime;
 
 use crate::admin::status::COUNTED_MAX;
-use crate::entries::erasure::ERASED;
+use crate::entries::erasure::{ERASED, decided};
 use crate::entries::lag::by_topic;
 use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, IdRange, made_at, smallest_id};
@@ -32,7 +32,7 @@ use crate::postgres::row;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::row::Names;
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows, stored};
-use statements::{FIRSTS, Statements};
+use statements::{FIRSTS, IDENTITY, Statements};
 
 /// Lists the statements that are rendered together.
 #[cfg(feature = "testing")]
@@ -269,11 +269,12 @@ impl PostgresLog {
             }
         }
         let (ids, message_ids) = columns(entries);
-        let copies = sqlx::query(&statements.erase_copies).bind(ids).bind(message_ids);
-        copies.execute(&mut *tx).await.map_err(failed())?;
-        let (ids, message_ids) = columns(&erased);
-        let decisions = sqlx::query(&statements.erase_decisions).bind(&message_ids);
+        let copies = sqlx::query_scalar(&statements.erase_copies).bind(ids).bind(message_ids);
+        let copies = copies.bind(ERASED_CONTENT_TYPE).fetch_all(&mut *tx).await.map_err(failed())?;
+        let decided = decided(entries, &erased, &copies);
+        let decisions = sqlx::query(&statements.erase_decisions).bind(decided);
         decisions.execute(&mut *tx).await.map_err(failed())?;
+        let (ids, message_ids) = columns(&erased);
         sqlx::query(&statements.note_erased)
             .bind(ids)
             .bind(message_ids)
@@ -389,6 +390,16 @@ impl LogEntries for PostgresLog {
     async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
         erasure.check(entries)?;
         within(self.options.call_timeout, self.erase_now(entries, erasure)).await
+    }
+
+    async fn identity(&self) -> Result<String, LogError> {
+        let ask = async {
+            let mut connection = self.look().await?;
+            let statement = self.render(IDENTITY);
+            let identity = sqlx::query_scalar(&statement).fetch_one(&mut *connection).await;
+            identity.map_err(LogError::during("identify the log"))
+        };
+        within(self.options.call_timeout, ask).await
     }
 
     async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {

@@ -11,6 +11,11 @@ SELECT (SELECT m.id FROM {schema}outbox_message AS m WHERE m.message_id >= momen
     ORDER BY m.message_id LIMIT 1)
 FROM unnest($1::uuid[]) WITH ORDINALITY AS moment(floor, number) ORDER BY moment.number";
 
+// Server, database and table.
+pub(in crate::postgres) const IDENTITY: &str = "
+SELECT format('postgres %s/%s/%s', (SELECT system_identifier FROM pg_control_system()),
+    (SELECT oid FROM pg_database WHERE datname = current_database()), '{schema}outbox_message'::regclass::oid)";
+
 migrations::statements! {
     parts {
         // The columns of an entry that are shown, and its position.
@@ -206,28 +211,38 @@ migrations::statements! {
                 WHERE relay = r.relay AND shard = r.shard AND id = m.id LIMIT 1) AS e
                 WHERE e.message_id = m.message_id AND e.state <> 'discarded' OFFSET 0)
         RETURNING m.id, m.message_id";
-    /// $1 ids, $2 their message ids: the copies of discarded entries, which their relays remove.
+    /// $1 ids, $2 their message ids, $3 the content type of erased rows: the copies of discarded
+    /// entries, which their relays remove. Entries are read from their copies, so these are
+    /// recognised as well. Returns the ids.
     erase_copies = "
         UPDATE {schema}outbox_parked
-        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = ''
+        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = '', content_type = $3
         WHERE ctid = ANY(ARRAY(SELECT p.place FROM {schema}outbox_relay AS r
             CROSS JOIN unnest($1::bigint[], $2::uuid[]) AS asked(id, message_id)
             CROSS JOIN LATERAL (SELECT id, message_id, state FROM {schema}outbox_exception
                 WHERE relay = r.relay AND shard = r.shard AND id = asked.id LIMIT 1) AS e
             CROSS JOIN LATERAL (SELECT ctid AS place FROM {schema}outbox_parked
                 WHERE relay = r.relay AND shard = r.shard AND id = e.id LIMIT 1) AS p
-            WHERE e.message_id = asked.message_id AND e.state = 'discarded'))";
+            WHERE e.message_id = asked.message_id AND e.state = 'discarded'))
+        RETURNING id";
     /// $1 message ids. A filter in `selection` may name the key, an error may quote the content,
-    /// and a digest of a short content can be guessed. In the order of the index of messages, as
-    /// above.
+    /// and a digest of a short content can be guessed. The relays are those of the audit, because
+    /// it outlives a relay that is forgotten: one step through the index for each. In the order of
+    /// the index of messages, as above.
     erase_decisions = "
+        WITH RECURSIVE known (relay) AS (
+            (SELECT relay FROM {schema}outbox_audit ORDER BY relay, message_id, seq LIMIT 1)
+            UNION ALL
+            SELECT (SELECT a.relay FROM {schema}outbox_audit AS a WHERE a.relay > k.relay
+                ORDER BY a.relay, a.message_id, a.seq LIMIT 1)
+            FROM known AS k WHERE k.relay IS NOT NULL)
         UPDATE {schema}outbox_audit
         SET digest_before = NULL, digest_after = NULL, payload_before = NULL, headers_before = NULL,
             payload_after = NULL, headers_after = NULL, selection = NULL, error = NULL
-        WHERE ctid = ANY(ARRAY(SELECT a.place FROM {schema}outbox_relay AS r
+        WHERE ctid = ANY(ARRAY(SELECT a.place FROM known AS k
             CROSS JOIN unnest($1::uuid[]) AS asked(message_id)
             CROSS JOIN LATERAL (SELECT ctid AS place FROM {schema}outbox_audit
-                WHERE relay = r.relay AND message_id >= asked.message_id AND message_id <= asked.message_id
+                WHERE relay = k.relay AND message_id >= asked.message_id AND message_id <= asked.message_id
                 ORDER BY message_id, seq OFFSET 0) AS a))";
     /// $1 ids, $2 their message ids, $3 actor, $4 reason, $5 what was done, $6 decision.
     note_erased = "

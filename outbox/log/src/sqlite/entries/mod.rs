@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::admin::entry::at_micros;
 use crate::admin::status::COUNTED_MAX;
-use crate::entries::erasure::ERASED;
+use crate::entries::erasure::{ERASED, decided};
 use crate::entries::lag::by_topic;
 use crate::entries::search::{SHARED, Span, ends_early, returned_max};
 use crate::entries::selection::{ENTRIES_PER_CALL, LABEL_BYTES_PER_CALL, made_at, smallest_id};
@@ -26,7 +26,7 @@ use crate::entries::{
 use crate::row::Names;
 use crate::sqlite::reconcile::{passed, uuid};
 use crate::sqlite::row::{columns, row_max};
-use crate::sqlite::store::SqliteLog;
+use crate::sqlite::store::{FILE, SqliteLog};
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows};
 use statements::{FIRST, OVERWRITE, SQL};
 
@@ -260,9 +260,12 @@ impl LogEntries for SqliteLog {
             let id = EntryId(row.try_get("id").map_err(failed())?);
             erased.push(EntryName { id, message_id: uuid(&message_id)? });
         }
-        let copies = sqlx::query(&SQL.erase_copies).bind(ids(entries)).bind(message_ids(entries));
-        copies.execute(&mut *tx).await.map_err(failed())?;
-        let decisions = sqlx::query(&SQL.erase_decisions).bind(message_ids(&erased));
+        let copies = sqlx::query_scalar(&SQL.erase_copies).bind(ids(entries)).bind(message_ids(entries));
+        let copies = copies.bind(ERASED_CONTENT_TYPE).fetch_all(&mut *tx).await.map_err(failed())?;
+        let decided: Vec<String> =
+            decided(entries, &erased, &copies).iter().map(|id| id.hyphenated().to_string()).collect();
+        let decided = serde_json::Value::from(decided).to_string();
+        let decisions = sqlx::query(&SQL.erase_decisions).bind(decided);
         decisions.execute(&mut *tx).await.map_err(failed())?;
         for name in &erased {
             sqlx::query(&SQL.note_erased)
@@ -278,6 +281,16 @@ impl LogEntries for SqliteLog {
         }
         tx.commit().await.map_err(failed())?;
         Ok(erased.len() as u64)
+    }
+
+    async fn identity(&self) -> Result<String, LogError> {
+        let failed = LogError::during("identify the log");
+        let file: String =
+            sqlx::query_scalar(FILE).fetch_one(&mut self.connect().await?).await.map_err(failed)?;
+        // Another path to the same file is resolved.
+        let whole = std::fs::canonicalize(&file);
+        let whole = whole.map_err(|error| LogError::operator(format!("cannot resolve {file}: {error}")))?;
+        Ok(format!("sqlite {}", whole.display()))
     }
 
     async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {

@@ -122,20 +122,27 @@ migrations::statements! {
                 WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
                     AND e.message_id = outbox_message.message_id AND e.state <> 'discarded')
         RETURNING id, message_id";
-    /// ?1 ids, ?2 message ids: the copies of discarded entries, which their relays remove.
+    /// ?1 ids, ?2 message ids, ?3 the content type of erased rows. As on PostgreSQL.
     erase_copies = "
-        UPDATE outbox_parked SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = x''
+        UPDATE outbox_parked
+        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = x'', content_type = ?3
         WHERE (relay, shard, id) IN (SELECT e.relay, e.shard, e.id
             FROM outbox_relay AS r CROSS JOIN json_each(?1) AS asked CROSS JOIN outbox_exception AS e
             WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = asked.value AND e.state = 'discarded'
-                AND e.message_id IN (SELECT value FROM json_each(?2)))";
+                AND e.message_id IN (SELECT value FROM json_each(?2)))
+        RETURNING id";
     /// ?1 message ids. As on PostgreSQL.
     erase_decisions = "
+        WITH RECURSIVE known (relay) AS (
+            SELECT min(relay) FROM outbox_audit
+            UNION ALL
+            SELECT (SELECT min(a.relay) FROM outbox_audit AS a WHERE a.relay > k.relay)
+            FROM known AS k WHERE k.relay IS NOT NULL)
         UPDATE outbox_audit
         SET digest_before = NULL, digest_after = NULL, payload_before = NULL, headers_before = NULL,
             payload_after = NULL, headers_after = NULL, selection = NULL, error = NULL
-        WHERE seq IN (SELECT a.seq FROM outbox_relay AS r CROSS JOIN json_each(?1) AS asked
-            CROSS JOIN outbox_audit AS a WHERE a.relay = r.relay AND a.message_id = asked.value)";
+        WHERE seq IN (SELECT a.seq FROM known AS k CROSS JOIN json_each(?1) AS asked
+            CROSS JOIN outbox_audit AS a WHERE a.relay = k.relay AND a.message_id = asked.value)";
     /// ?1 id, ?2 message id, ?3 actor, ?4 reason, ?5 what was done, ?6 decision.
     note_erased = "
         INSERT INTO outbox_audit (actor, relay, id, message_id, action, note, selection, decision)

@@ -320,13 +320,14 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     };
     add(Relay, "entries.erase", "", 100, 0, format!("{},{},'x',{}", array(24_001..=24_100), some(&f.unread), segment(&f.unread)));
     add(Relay, "entries.erase", "parked ones", 100, 0, format!("{},{},'x',{}", array(4_001..=4_100), some(&f.parked), segment(&f.parked)));
-    add(Relay, "entries.erase_copies", "", 100, 0, format!("{},{}", array(4_001..=4_100), some(&f.parked)));
+    add(Relay, "entries.erase_copies", "", 100, 0, format!("{},{},'x'", array(4_001..=4_100), some(&f.parked)));
     add(Relay, "entries.erase_decisions", "", 100, 0, some(&f.parked));
     add(Relay, "entries.note_erased", "", 100, 0, format!("{},{},'ann','test','x',{decision}", array((4_001..=4_100).take(f.parked.len())), some(&f.parked)));
     add(Relay, "tables.payload", "", 1, 0, format!("'main',4001,{one},1000000"));
     add(Relay, "entries.lag", "", MANY, 0, format!("{cursor},{flight},{MANY},{MANY},{}", PARKED + MANY));
     add(Relay, "entries.lag", "an open difference that is almost read", MANY, 0, format!("'main',{base},{PARKED},{now},{},{flight},{MANY},{MANY},{}", LOG - 100, LOG - 100));
     add(Relay, "entries.FIRSTS", "", 10, 0, array(f.parked.iter().take(10)));
+    add(Relay, "entries.IDENTITY", "", 1, 0, s(""));
     add(Relay, "reconcile.page", "", MANY, 0, format!("{cursor},{first},{last},{MANY}"));
     add(Relay, "reconcile.find", "", MANY, 0, format!("{cursor},{parked}"));
     add(Relay, "reconcile.cursor", "", 1, 0, s("'main'"));
