@@ -4,7 +4,7 @@
 
 use operate::erase::{ErasureReport, Goals, Subject, erase, look};
 use operate::replay::{ReplayFilter, plan};
-use operate::{Operator, PipelineConfig, Places, Role, Signed};
+use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
 use outbox::NewMessage;
 use outbox_log::{ExceptionChange, ExceptionState, Parked, RelayName};
 use sqlx::Postgres;
@@ -178,8 +178,9 @@ async fn a_pipeline_that_has_never_led_keeps_its_messages<DB: TestDialect>(db: &
     let places = configured.iter().fold(Places::new(), Places::outbox);
     let goals = Goals { places: &places, configured: &configured, ..scene.goals() };
     let report = erase(&goals, &scene.signed, &subject(), &stop, &|_| ()).await.unwrap();
-    assert_eq!((report.erased, report.errors.len()), (0, 1), "{report:?}");
-    assert!(report.errors[0].to_string().contains("whether second reads this log is unknown"), "{report:?}");
+    let unknown =
+        |error: &OperateError| error.to_string().contains("whether second reads this log is unknown");
+    assert!(report.erased == 0 && report.errors.iter().any(unknown), "{report:?}");
     assert_eq!(db.number(ERASED).await, 0);
 
     Relay::new(db, &second).await.pass(&[]).await;
