@@ -10,6 +10,7 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
+use crate::admin::decision::WITHDRAWN_BY;
 use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
@@ -82,6 +83,8 @@ impl PostgresLog {
             let read = async { query.await.map_err(LogError::during("find out who holds the lease")) };
             match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
                 Life::Over(held) => return Ok(held),
+                // An earlier command that was interrupted between two parts.
+                Life::Alive { holder } if holder == WITHDRAWN_BY => return Ok(None),
                 Life::Alive { holder } => {
                     return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
                 }

@@ -217,7 +217,7 @@ async fn a_log_without_a_segment_is_named_by_whoever_reads_all_of_it(db: &Databa
     let number = db.number(number).await;
     db.run(&format!("ALTER TABLE outbox_message DETACH PARTITION outbox_message_{number}")).await;
     let begun = planned.carry_out(&scene.places, &scene.signed, &ReplayOptions::default(), |_| ()).await;
-    let error = begun.unwrap_err().to_string();
+    let error = begun.unwrap().error.unwrap().to_string();
     assert!(error.contains(&format!("is read without outbox_message_{number}")), "{error}");
     let attach = format!("PARTITION outbox_message_{number} FOR VALUES IN ({number})");
     db.run(&format!("ALTER TABLE outbox_message ATTACH {attach}")).await;
