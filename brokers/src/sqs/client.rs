@@ -15,6 +15,7 @@ use secrecy::ExposeSecret;
 
 use super::config::{ACCESS_KEY, Config, SECRET_KEY, SESSION_TOKEN, StaticKey};
 use super::encrypted::{EncryptedOnly, plaintext_host};
+use super::queues::Queues;
 use crate::causes::chain;
 use crate::plaintext;
 use crate::settings::InvalidSetting;
@@ -56,6 +57,11 @@ impl ClientFactory {
     /// Returns `sqs <endpoint or region>`, for logs.
     pub(super) fn destination(&self) -> &str {
         &self.destination
+    }
+
+    /// Returns the queues of a session, none of which has been looked up.
+    pub(super) fn queues(&self) -> Queues {
+        Queues::of_config(&self.config)
     }
 
     /// Creates a client and makes sure that it has credentials.

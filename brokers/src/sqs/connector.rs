@@ -12,7 +12,6 @@ use super::config::Config;
 use super::dispatcher::Pace;
 use super::fault::{Failure, Kind};
 use super::publisher::SqsPublisher;
-use super::queues::Queues;
 use super::send::Sender;
 use crate::settings::InvalidSetting;
 
@@ -57,7 +56,7 @@ impl message::Connector for Connector {
             linger: Duration::from_millis(self.config.linger_ms),
             batch_bytes_max: self.config.message_bytes_max,
         };
-        let queues = Queues::of_config(&self.config);
+        let queues = self.factory.queues();
         let sender = Sender { client, queues, answers: Answers::default() };
         Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
     }

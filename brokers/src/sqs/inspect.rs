@@ -72,7 +72,7 @@ enum Count {
 pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<QueueFacts>, InspectError> {
     let factory = ClientFactory::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     let client = factory.client().await.map_err(message::SubscriptionError::from)?;
-    let queues = Queues::of_config(config);
+    let queues = factory.queues();
     let mut inspected = Vec::new();
     for topic in topics {
         let facts = look(&client, &queues, queues.of(topic)).await;

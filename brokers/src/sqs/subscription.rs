@@ -16,7 +16,7 @@ use super::config::{Config, invalid, is_queue_name, is_url};
 use super::evidence::Evidence;
 use super::fault::Failure;
 use super::lag;
-use super::queues::{queue_name, queue_url};
+use super::queues::queue_name;
 use super::receive::{Page, RECEIVE_MAX, ReceiveRequest};
 use super::settle::Settler;
 use super::wire;
@@ -32,7 +32,6 @@ static TOKENS: AtomicU64 = AtomicU64::new(1);
 pub struct Subscriber {
     factory: ClientFactory,
     queue: String,
-    queue_owner: Option<String>,
     visibility_timeout_secs: u32,
     poll_wait: Duration,
     receive_concurrency: usize,
@@ -59,7 +58,6 @@ impl Subscriber {
             poll_wait: Duration::from_secs(config.poll_wait_secs.into()),
             receive_concurrency: config.receive_concurrency,
             queue,
-            queue_owner: config.queue_owner.clone(),
             origin,
         })
     }
@@ -73,11 +71,7 @@ impl Subscriber {
         let client = self.factory.client().await?;
         let name = queue_name(&self.queue).to_owned();
         let failed = |failure: Failure| failure.to_subscription_error(&name);
-        let url = if is_url(&self.queue) {
-            self.queue.clone()
-        } else {
-            queue_url(&client, &self.queue, self.queue_owner.as_deref()).await.map_err(failed)?
-        };
+        let url = self.factory.queues().url(&client, &self.queue).await.map_err(failed)?;
         Ok(Box::new(SqsSubscription {
             lag: lag::watch(client.clone(), url.clone(), &name, &self.origin),
             factory: self.factory.clone(),
