@@ -7,16 +7,14 @@ use ::inbox::{
 };
 use uuid::Uuid;
 
-use super::Erasing;
 use super::report::ErasedPart;
+use super::{Erasing, SELECTION};
 use crate::error::OperateError;
 use crate::operator::Signed;
 use crate::places::{InboxPlace, Places};
 
 /// Maximum messages or dead letters of one transaction.
 const AT_ONCE: usize = 100;
-/// The text of the audit about a dead letter that was discarded to be erased.
-const SELECTION: &str = "an erasure";
 
 /// The dead letters of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,6 +38,8 @@ use crate::settings::PipelineConfig;
 use crate::tables::Tables;
 pub use report::{ErasedPart, ErasureReport};
 
+/// The text of the audit about a message that was discarded to be erased.
+const SELECTION: &str = "an erasure";
 /// A key of fewer bytes may be part of a reason by chance.
 const NAMED_BYTES_MIN: usize = 4;
 

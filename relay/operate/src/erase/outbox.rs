@@ -11,15 +11,13 @@ use uuid::Uuid;
 
 use super::inbox::databases;
 use super::report::ErasedPart;
-use super::{Erasing, Log};
+use super::{Erasing, Log, SELECTION};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::places::{OutboxPlace, Places};
 
 /// The states of messages that may still be published.
 const UNPUBLISHED: [ExceptionState; 4] =
     [ExceptionState::Scheduled, ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
-/// The text of the audit about a dead message that was discarded to be erased.
-const SELECTION: &str = "an erasure";
 
 /// A relay of a log, and its progress.
 struct Reader {
@@ -91,15 +89,13 @@ impl Erasing<'_> {
         part: &mut ErasedPart,
         results: &mut [ErasedPart],
     ) -> Result<(), OperateError> {
-        let kept = self.kept(place, readers, entries).await?;
-        check_same_server(place, readers).await?;
         let has_rows = self.subject.tenant.is_none();
+        // A result alone may go whatever relays do: no message needs it to be published.
+        let kept = if has_rows { self.kept(place, readers, entries).await? } else { BTreeMap::new() };
+        check_same_server(place, readers).await?;
         let may_go: Vec<EntryName> =
             entries.iter().map(SelectedEntry::name).filter(|name| !kept.contains_key(name)).collect();
-        // A result alone may go whatever relays do: no message needs it to be published.
-        let messages = entries.iter().map(SelectedEntry::name);
-        let messages = messages.filter(|name| !has_rows || !kept.contains_key(name));
-        let messages: Vec<Uuid> = messages.map(|name| name.message_id).collect();
+        let messages: Vec<Uuid> = may_go.iter().map(|name| name.message_id).collect();
         for (inbox, results) in databases(places).into_iter().zip(results) {
             results.erased += self.results(inbox, &messages).await?;
         }
