@@ -8,7 +8,7 @@ const PREFIXES: [&[&str]; 2] = [&["sudo", "-u", "relay"], &["runuser", "-u", "re
 
 /// Every document below `docs`, and the pages of the repository and of the package.
 pub(super) fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new("..");
     let mut found = vec![root.join("README.md"), root.join("relay/README.md")];
     let mut folders = vec![root.join("docs")];
     while let Some(folder) = folders.pop() {

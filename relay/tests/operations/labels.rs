@@ -233,7 +233,7 @@ fn sources(metric: &str) -> Vec<PathBuf> {
         Some("saga") => &["saga/src"],
         _ => &["outbox/src"],
     };
-    folders.iter().map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder)).collect()
+    folders.iter().map(|folder| Path::new("..").join(folder)).collect()
 }
 
 /// Returns whether a source in one of the folders, or below, has this text literal.

@@ -9,7 +9,7 @@ mod labels;
 mod packaging;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use message::{Metric, MetricKind};
@@ -21,7 +21,7 @@ const PROMTOOL: &str = "OUTBOX_PROMTOOL";
 const REQUIRE: &str = "OUTBOX_REQUIRE";
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations")
+    PathBuf::from("../docs/operations")
 }
 
 fn text(file: &str) -> String {

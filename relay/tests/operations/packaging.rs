@@ -1,6 +1,6 @@
 //! Image, chart, manifests, unit and package fit the relay that they carry.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use engine::EngineOptions;
 const USER: &str = "65532";
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging")
+    PathBuf::from("packaging")
 }
 
 fn text(file: &str) -> String {

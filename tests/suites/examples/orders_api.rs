@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -323,7 +322,7 @@ async fn apart(stage: Stage) -> Outcome {
 /// Oracle: the count of answers by a client in another language, and the service's rows.
 async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("http/storm.py");
+    let script = std::path::absolute("http/storm.py").unwrap();
     let mut python = Command::new("python3");
     python.arg(script).arg("rounds").arg(program::path("orders_api")?);
     python.args(["--rounds", "20", "--clients", "50"]).env("DATABASE_URL", &database.url);

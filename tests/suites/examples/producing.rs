@@ -1,6 +1,5 @@
 //! Producers: their output, and the contents of the database afterwards.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -103,7 +102,7 @@ async fn embedded_page(stage: Stage) -> Outcome {
 /// a plain INSERT. Oracle: the text, and the messages that a relay publishes.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/plain-sql/place_order.sql");
+    let script = std::path::absolute("../examples/plain-sql/place_order.sql").unwrap();
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--set", "topic=orders", "--file"]).arg(script).arg(&database.url);
     let printed = program::lines(psql).await?;

@@ -109,8 +109,7 @@ mod tests {
 
     #[test]
     fn each_symptom_has_a_section_in_the_runbook() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/runbook.md");
-        let text = std::fs::read_to_string(path).unwrap();
+        let text = std::fs::read_to_string("../../docs/operations/runbook.md").unwrap();
         let anchors: Vec<String> =
             text.lines().filter_map(|line| line.strip_prefix("## ")).map(slug).collect();
         for symptom in Symptom::ALL {

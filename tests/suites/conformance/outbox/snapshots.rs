@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
-
 use crate::outbox::support::{Database, TestDialect};
 use migrations::{Backend, Line, Migrator};
 
@@ -18,8 +16,7 @@ async fn every_line_is_as_described<DB: TestDialect>(db: &Database<DB>) {
         let migrator = Migrator::<DB>::new(line);
         migrator.up(&mut connection).await.unwrap();
         let found = migrator.snapshot(&mut connection).await.unwrap();
-        let file = format!("../migrations/snapshots/{}-{line}.txt", <DB as Backend>::DIALECT);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        let path = format!("../migrations/snapshots/{}-{line}.txt", <DB as Backend>::DIALECT);
         if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
             std::fs::write(&path, &found).unwrap();
         }

@@ -1,7 +1,6 @@
 //! The processes of the checkout, which can be started, killed and restarted.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -101,7 +100,7 @@ impl Services {
             }
             Process::Shipping => {
                 let mut python = Command::new(program::python());
-                let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shipping/shipping.py");
+                let script = std::path::absolute("../examples/shipping/shipping.py").unwrap();
                 python.arg(script).envs(self.settings(&self.shipping)?);
                 Child::Program(Running::spawn(&self.stage, "shipping", python)?)
             }
