@@ -43,10 +43,11 @@ impl Database {
 
     /// Returns what the statements do, in a word each.
     fn did(&self) -> Vec<&'static str> {
-        const WORDS: [&str; 8] = [
+        const WORDS: [&str; 9] = [
             "inbox_count_failure",
             "inbox_store_dead_letter",
             "inbox_admit",
+            "inbox_maintain",
             "outbox_enqueue",
             "outbox_stored",
             "inbox_message",
@@ -323,9 +324,22 @@ fn a_delivery_that_is_no_message_is_kept_as_it_arrived() {
 #[test]
 fn a_retention_out_of_bounds_is_refused() {
     for days in [0, 367] {
-        let error = Database::default().run(inbox().retention_days(days).create_days()).unwrap_err();
+        let error = Database::default().run(inbox().retention_days(days).maintain()).unwrap_err();
         assert!(error.to_string().ends_with("choose 1 to 366"), "{error}");
     }
+}
+
+#[test]
+fn maintenance_tells_the_date_of_this_clock_and_returns_what_has_failed() {
+    let before = now().date();
+    let mut database = Database::answering([json!(["the day 2026-03-15 is in use"])]);
+    let problems = database.run(inbox().retention_days(30).maintain()).unwrap();
+    assert_eq!(problems, ["the day 2026-03-15 is in use"]);
+    assert_eq!(database.did(), ["inbox_maintain"]);
+    let dates = [before, now().date()].map(|date| Value::Text(Some(date.to_string())));
+    let values = database.sent[0].values();
+    assert!(values.len() == 2 && dates.contains(&values[0]), "midnight may pass in between");
+    assert_eq!(values[1], Value::Text(Some(String::from("30"))));
 }
 
 #[test]
