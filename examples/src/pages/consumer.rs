@@ -68,10 +68,25 @@ async fn bill(tx: &mut Tx, order: OrderPlaced) -> Result<(), HandlerError> {
 async fn health(inbox: Inbox<Postgres>, subscriber: impl Subscriber) -> Result<(), Failure> {
     let consumer = Consumer::builder(inbox, "billing").on(bill).subscribe(subscriber).build()?;
     let status = consumer.status();
-    tokio::spawn(consumer.run(shutdown_signal()));
+    let running = tokio::spawn(consumer.run(shutdown_signal()));
     for wait in status.waits() {
         println!("{wait}"); // handler of 0190…: 42s, 3 messages
     }
+    running.await??;
+    Ok(())
+}
+
+async fn probed(inbox: Inbox<Postgres>, subscriber: impl Subscriber, relay: Relay) -> Result<(), Failure> {
+    use crate::health::{Health, probes};
+    let consumer = Consumer::builder(inbox, "billing").on(bill).subscribe(subscriber).build()?;
+
+    let health = Health { consumer: consumer.status(), relay: relay.health() };
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:9466").await?;
+    tokio::spawn(async move { axum::serve(listener, probes(health)).await });
+    let relay = tokio::spawn(relay.run(shutdown_signal()));
+    consumer.run(shutdown_signal()).await?;
+    relay.await?;
+
     Ok(())
 }
 
