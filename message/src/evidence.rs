@@ -101,6 +101,12 @@ impl Malformed {
         self.property("kafka.value") == Some("null")
     }
 
+    /// Returns whether the record has a value, be it an empty one; `false` for a broker that does
+    /// not tell the two apart.
+    pub(crate) fn has_value(&self) -> bool {
+        !self.is_tombstone() && self.properties.iter().any(|(name, _)| name.starts_with("kafka."))
+    }
+
     /// Returns an ordering key for [`raw_key`](Self::raw_key): the key itself where it is a valid
     /// one. Otherwise it is made of its bytes, so that equal keys stay equal and others differ:
     /// `hex:00ff`, or `sha256:…` for more than 125 bytes. `None` without a key, and for an empty

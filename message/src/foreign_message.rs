@@ -98,7 +98,8 @@ impl Malformed {
     ///   [`ordering_key`](Self::ordering_key); the trace context.
     /// * Headers, and extension attributes of CloudEvents, which lose their prefix. The properties
     ///   are headers as well, under their own names: `kafka.timestamp`, `amqp.correlation_id`.
-    /// * A record without a value has the header [`TOMBSTONE`].
+    /// * A record without a value has the header [`TOMBSTONE`]. A record with one (Kafka) never has
+    ///   it: whatever its sender wrote, it deletes nothing.
     ///
     /// The time is that of the id. Headers that break our rules are left out. Their names are in
     /// the header [`ForeignMessage::LEFT_OUT`].
@@ -133,7 +134,8 @@ impl Malformed {
             let extension = name.strip_prefix("ce_").filter(|attribute| !is_attribute(attribute));
             let kept = extension.unwrap_or(name);
             // The last place is that of the list of those that are left out.
-            if headers.len() < HEADERS_MAX - 1 && kept != ForeignMessage::LEFT_OUT {
+            let is_ours = kept == ForeignMessage::LEFT_OUT || (kept == TOMBSTONE && self.has_value());
+            if headers.len() < HEADERS_MAX - 1 && !is_ours {
                 headers.insert_first(kept, value);
             }
             // Names of the envelope have places of their own in the message.
@@ -225,6 +227,24 @@ mod tests {
         }
         assert!(message.trace.unwrap().parent().starts_with("00-4bf9"));
         assert!(malformed.to_message(id, "").is_err());
+    }
+
+    #[test]
+    fn no_sender_makes_a_record_with_a_value_a_tombstone() {
+        let mut malformed = delivery();
+        malformed.payload = Bytes::new();
+        malformed.headers = vec![pair(TOMBSTONE, "true")];
+        let id = MessageId::derived(malformed.timestamp().unwrap(), ["7"]).unwrap();
+        let read = |malformed: &Malformed| Message::from(malformed.to_message(id, "k").unwrap());
+        let tombstone = read(&malformed);
+        assert!(tombstone.is_tombstone() && tombstone.headers.get(ForeignMessage::LEFT_OUT).is_none());
+        malformed.properties.retain(|(name, _)| name != "kafka.value");
+        let empty = read(&malformed);
+        assert_eq!(empty.headers.get(TOMBSTONE), None);
+        assert_eq!(empty.headers.get(ForeignMessage::LEFT_OUT), Some("\"tombstone\""));
+        // Other brokers know no null: there, the header says it.
+        malformed.properties.clear();
+        assert!(read(&malformed).is_tombstone());
     }
 
     #[test]

@@ -154,6 +154,15 @@ impl Headers {
         Ok(())
     }
 
+    /// Removes a header. Returns whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let is_there = self.find(name).is_ok();
+        if is_there {
+            *self = Self::of(self.iter().filter(|(known, _)| *known != name));
+        }
+        is_there
+    }
+
     /// Sets a header of a foreign producer unless its name has a value. One that breaks our rules,
     /// or is above [`HEADERS_MAX`], is left out. Unlike [`insert`](Self::insert), it costs little
     /// for a name that is there: a delivery can repeat one as often as its sender likes.

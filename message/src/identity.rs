@@ -6,6 +6,7 @@ use std::fmt;
 use crate::fingerprint::Fingerprint;
 use crate::id::MessageId;
 use crate::message::Message;
+use crate::text::Topic;
 
 /// A part in which a message differs from the one that was enqueued before under its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,10 +36,25 @@ impl fmt::Display for Difference {
 /// Maximum number of differences in one text.
 const SHOWN_MAX: usize = 4;
 
+/// Another message was enqueued before under this id: its kind, content type, payload, topic, key
+/// or a header differs. An outbox publishes one message under an id, so this one would be lost.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: derive \
+     it from everything that defines the message, or use a new id",
+    list_differences(.differs)
+)]
+pub struct IdReused {
+    /// The id.
+    pub id: MessageId,
+    /// The topic of the refused message.
+    pub topic: Topic,
+    /// The parts that differ.
+    pub differs: Vec<Difference>,
+}
+
 /// Lists differences for an error text.
-#[doc(hidden)]
-#[must_use]
-pub fn list_differences(differences: &[Difference]) -> String {
+fn list_differences(differences: &[Difference]) -> String {
     let shown: Vec<String> = differences.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
     let more = if differences.len() > SHOWN_MAX { ", …" } else { "" };
     format!("{}{more}", shown.join(" and another "))
@@ -111,6 +127,18 @@ impl Stored {
             key: message.key.as_ref().map(ToString::to_string),
             headers: headers.collect(),
         }
+    }
+
+    /// Checks that a message under this id is the stored one.
+    ///
+    /// # Errors
+    /// [`IdReused`] with the parts in which it [differs](Self::differences).
+    pub fn check(&self, message: &Message, varying: &VaryingHeaders) -> Result<(), IdReused> {
+        let differs = self.differences(message, varying);
+        if differs.is_empty() {
+            return Ok(());
+        }
+        Err(IdReused { id: message.id, topic: message.topic.clone(), differs })
     }
 
     /// Returns the parts in which a message differs. Its trace context and its time of delivery are

@@ -102,9 +102,9 @@ pub use fingerprint::{Fingerprint, FingerprintLength, InvalidFingerprint};
 pub use foreign_message::ForeignMessage;
 pub use header::{HEADER_VALUE_BYTES_MAX, HEADERS_MAX, HeaderName, HeaderValue, Headers};
 pub use id::{InvalidId, MessageId};
-pub use identity::Difference;
+pub use identity::{Difference, IdReused};
 #[doc(hidden)]
-pub use identity::{Stored, VaryingHeaders, digest, list_differences};
+pub use identity::{Stored, VaryingHeaders, digest};
 pub use into_message::IntoMessage;
 pub use limits::{Oversize, OversizePart, SizeLimit};
 pub use message::{Message, TOMBSTONE};

@@ -49,12 +49,7 @@ impl DriftGuard {
     /// the message is enqueued, and consumers check its age.
     pub(crate) fn at_delivery(&self, prepared: &Prepared) -> Result<(), EnqueueError> {
         let Some(deliver_at) = prepared.deliver_at else { return Ok(()) };
-        let id = prepared.message.id;
-        let age_max = id.generated_at() - self.window.at(id.generated_at()).oldest_accepted_at;
-        if deliver_at - id.generated_at() <= age_max {
-            return Ok(());
-        }
-        Err(EnqueueError::ScheduledTooFar { id, deliver_at, latest_at: id.generated_at() + age_max })
+        Ok(self.window.check_delivery(prepared.message.id, deliver_at)?)
     }
 
     fn first_drift(&self, supplied: &[MessageId], now: OffsetDateTime) -> Option<Drift> {

@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
-use message::token::{Drift, MintError};
-use message::{Difference, Fault, InvalidMessage, MessageId, Oversize, Topic, list_differences};
+use message::token::{Drift, MintError, ScheduledTooFar};
+use message::{Fault, IdReused, InvalidMessage, MessageId, Oversize, Topic};
 use migrations::SqlErrorKind;
-use time::OffsetDateTime;
 
 use crate::remedy::Remedy;
 
@@ -28,19 +27,8 @@ pub enum EnqueueError {
     /// The message's id is made now, and at delivery it would be older than consumers accept
     /// ([`OutboxBuilder::ids_accepted`](crate::OutboxBuilder::ids_accepted)). Every consumer would
     /// refuse it. Nothing was sent to the database.
-    #[error(
-        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so \
-         none would apply it: enqueue it later, or give the inboxes a longer retention, and the outbox the \
-         same value with ids_accepted"
-    )]
-    ScheduledTooFar {
-        /// The id.
-        id: MessageId,
-        /// When it should be delivered.
-        deliver_at: OffsetDateTime,
-        /// The latest time that is allowed.
-        latest_at: OffsetDateTime,
-    },
+    #[error(transparent)]
+    ScheduledTooFar(#[from] ScheduledTooFar),
     /// No id could be made for the message ([`OutboxBuilder::ids`](crate::OutboxBuilder::ids)).
     #[error(transparent)]
     NoId(#[from] MintError),
@@ -67,19 +55,8 @@ pub enum EnqueueError {
     /// or a header differs. An outbox publishes one message under an id, so this one would be lost.
     /// Trace context, `deliver_at` and
     /// [headers that vary](crate::OutboxBuilder::varying_headers) are not compared.
-    #[error(
-        "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: \
-         derive it from everything that defines the message, or use a new id",
-        list_differences(.differs)
-    )]
-    IdReused {
-        /// The id.
-        id: MessageId,
-        /// The topic of the refused message.
-        topic: Topic,
-        /// The parts that differ.
-        differs: Vec<Difference>,
-    },
+    #[error(transparent)]
+    IdReused(#[from] IdReused),
     /// The id conflicts with a row that this transaction cannot see. Run the transaction again.
     #[error(
         "message id {id} conflicts with a row that this transaction cannot see; run the transaction again"
@@ -156,9 +133,9 @@ impl EnqueueError {
             Self::Invalid(_)
             | Self::Oversize(_)
             | Self::Drift(_)
-            | Self::ScheduledTooFar { .. }
+            | Self::ScheduledTooFar(_)
             | Self::DuplicateId { .. }
-            | Self::IdReused { .. } => Remedy::GiveUp,
+            | Self::IdReused(_) => Remedy::GiveUp,
         }
     }
 

@@ -63,7 +63,8 @@ pub use begin::begin_on;
 pub use bounded::{Bounded, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN, no_answer};
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
-pub use message::{Difference, IntoMessage, InvalidMessage, NewMessage};
+pub use message::token::ScheduledTooFar;
+pub use message::{Difference, IdReused, IntoMessage, InvalidMessage, NewMessage};
 #[doc(hidden)]
 pub use pool::own_pool_options;
 pub use pool::{pool, pool_options, pool_with};

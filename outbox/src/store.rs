@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use message::crash_points::reached;
-use message::{Difference, MessageId, Prepared, Stored, VaryingHeaders};
+use message::{Message, MessageId, Prepared, Stored, VaryingHeaders};
 
 use crate::crash_points;
 use crate::dialect::{Dialect, Inserted, Requires};
@@ -162,8 +162,8 @@ fn without_repetitions<'m>(
             None => unique.push(prepared),
             Some(other) if !(prepared.is_supplied && other.is_supplied) => return Err(not_unique(prepared)),
             Some(other) => {
-                let differs = Stored::of(&other.message).differences(message, varying);
-                refuse_duplicate(prepared, differs, on_duplicate)?;
+                Stored::of(&other.message).check(message, varying)?;
+                refuse_duplicate(prepared, on_duplicate)?;
             }
         }
     }
@@ -182,24 +182,16 @@ async fn compare<DB: Dialect>(
     for prepared in old {
         let id = prepared.message.id;
         let stored = stored.get(&id).ok_or(EnqueueError::Concurrent { id })?;
-        let differs = stored.differences(&prepared.message, &settings.varying);
-        refuse_duplicate(prepared, differs, settings.on_duplicate)?;
+        stored.check(&prepared.message, &settings.varying)?;
+        refuse_duplicate(prepared, settings.on_duplicate)?;
     }
     Ok(())
 }
 
-fn refuse_duplicate(
-    prepared: &Prepared,
-    differs: Vec<Difference>,
-    on_duplicate: OnDuplicate,
-) -> Result<(), EnqueueError> {
-    let id = prepared.message.id;
-    let topic = || prepared.message.topic.clone();
-    if !differs.is_empty() {
-        return Err(EnqueueError::IdReused { id, topic: topic(), differs });
-    }
+fn refuse_duplicate(prepared: &Prepared, on_duplicate: OnDuplicate) -> Result<(), EnqueueError> {
+    let Message { id, topic, .. } = &prepared.message;
     match on_duplicate {
-        OnDuplicate::Error => Err(EnqueueError::DuplicateId { id, topic: topic() }),
+        OnDuplicate::Error => Err(EnqueueError::DuplicateId { id: *id, topic: topic.clone() }),
         OnDuplicate::Ignore => Ok(()),
     }
 }
@@ -223,7 +215,7 @@ fn runs<'a, 'm>(messages: &'a [&'m Prepared]) -> impl Iterator<Item = &'a [&'m P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{InvalidMessage, NewMessage};
+    use crate::{Difference, InvalidMessage, NewMessage};
 
     fn prepared(id: MessageId, payload: &'static str) -> Prepared {
         NewMessage::new("orders")
@@ -243,9 +235,7 @@ mod tests {
         assert!(matches!(error, EnqueueError::DuplicateId { .. }));
         let other = [prepared(id, "a"), prepared(id, "b")];
         let error = without_repetitions(&other, OnDuplicate::Ignore, &none).unwrap_err();
-        assert!(
-            matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Content])
-        );
+        assert!(matches!(&error, EnqueueError::IdReused(reused) if reused.differs == [Difference::Content]));
         let text = error.to_string();
         assert!(text.contains("with another kind, content type or payload;"), "{text}");
     }

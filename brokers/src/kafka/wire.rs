@@ -149,6 +149,9 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
         if record.payload().is_none() {
             // Refused only above the limit of headers, which costs the mark and not the message.
             let _ = message.headers.insert(TOMBSTONE, "true");
+        } else if message.is_tombstone() {
+            // The record decides, not its sender: published onwards, this would delete its key.
+            message.headers.remove(TOMBSTONE);
         }
         message
     });
@@ -316,6 +319,10 @@ mod tests {
         assert!(tombstone.payload.is_empty() && tombstone.is_tombstone());
         assert!(empty.payload.is_empty() && !empty.is_tombstone());
         assert_eq!((value(&tombstone), value(&empty)), (None, Some(&b""[..])));
+        let mut claimed = sample();
+        claimed.headers.insert(TOMBSTONE, "true").unwrap();
+        let claimed = self::read(&record(&claimed, Some(b"order-7"), Some(b""))).unwrap();
+        assert!(!claimed.is_tombstone() && claimed.headers.get("tenant").is_some());
         // The mark of another producer beside a payload says nothing.
         let mut marked = sample();
         marked.headers.insert(TOMBSTONE, "true").unwrap();

@@ -68,10 +68,25 @@ async fn bill(tx: &mut Tx, order: OrderPlaced) -> Result<(), HandlerError> {
 async fn health(inbox: Inbox<Postgres>, subscriber: impl Subscriber) -> Result<(), Failure> {
     let consumer = Consumer::builder(inbox, "billing").on(bill).subscribe(subscriber).build()?;
     let status = consumer.status();
-    tokio::spawn(consumer.run(shutdown_signal()));
+    let running = tokio::spawn(consumer.run(shutdown_signal()));
     for wait in status.waits() {
         println!("{wait}"); // handler of 0190…: 42s, 3 messages
     }
+    running.await??;
+    Ok(())
+}
+
+async fn probed(inbox: Inbox<Postgres>, subscriber: impl Subscriber, relay: Relay) -> Result<(), Failure> {
+    use crate::health::{Health, probes};
+    let consumer = Consumer::builder(inbox, "billing").on(bill).subscribe(subscriber).build()?;
+
+    let health = Health { consumer: consumer.status(), relay: relay.health() };
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:9466").await?;
+    tokio::spawn(async move { axum::serve(listener, probes(health)).await });
+    let relay = tokio::spawn(relay.run(shutdown_signal()));
+    consumer.run(shutdown_signal()).await?;
+    relay.await?;
+
     Ok(())
 }
 
@@ -97,10 +112,9 @@ mod foreign {
     use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
     fn webhook(malformed: &Malformed) -> Result<ForeignMessage, Box<dyn std::error::Error>> {
-        let id = malformed.header("ce_id").ok_or("no ce_id")?;
-        let source = malformed.header("ce_source").ok_or("no ce_source")?;
-        let at = OffsetDateTime::parse(malformed.header("ce_time").ok_or("no ce_time")?, &Rfc3339)?;
-        Ok(malformed.to_message(MessageId::derived(at, [source, id])?, "order.placed")?)
+        let id = malformed.header("x-event-id").ok_or("no x-event-id")?;
+        let at = OffsetDateTime::parse(malformed.header("x-event-at").ok_or("no x-event-at")?, &Rfc3339)?;
+        Ok(malformed.to_message(MessageId::derived(at, ["shop", id])?, "order.placed")?)
     }
 
     fn build(inbox: Inbox<Postgres>) {
@@ -115,11 +129,27 @@ mod mappings {
 
     use super::bill;
 
-    use outbox_toolkit::message::foreign;
+    use outbox_toolkit::message::{EventType, ForeignMessage, Malformed, Message, foreign};
 
-    fn build(inbox: Inbox<Postgres>) {
+    fn placed(delivery: &Malformed) -> Result<ForeignMessage, Box<dyn std::error::Error>> {
+        Ok(foreign::sns(delivery)?.kind(EventType::new("order.placed")?))
+    }
+
+    async fn deleted(tx: &mut Tx, change: &Message) -> Result<(), HandlerError> {
+        let order = change.key.as_ref().map(|key| key.as_str());
+        sqlx::query("DELETE FROM invoice WHERE order_key = $1").bind(order).execute(&mut **tx).await?;
+        Ok(())
+    }
+
+    fn build_of_sns(inbox: Inbox<Postgres>) {
         drop({
-            Consumer::builder(inbox, "billing").on_foreign(foreign::any).on(bill)
+            Consumer::builder(inbox, "billing").on_foreign(placed).on(bill)
+        });
+    }
+
+    fn build_of_any(inbox: Inbox<Postgres>) {
+        drop({
+            Consumer::builder(inbox, "billing").on_foreign(foreign::any).on_message("orders.deleted", deleted)
         });
     }
 }

@@ -283,7 +283,7 @@ mod tests {
         let id = message::MessageId::new();
         let topic = message::Topic::new("orders").unwrap();
         for (error, next) in [
-            (EnqueueError::IdReused { id, topic, differs: Vec::new() }, Next::Reject),
+            (message::IdReused { id, topic, differs: Vec::new() }.into(), Next::Reject),
             (EnqueueError::Concurrent { id }, Next::Database),
             (sqlx::Error::PoolTimedOut.into(), Next::Database),
             (sqlx::Error::RowNotFound.into(), Next::Retry),

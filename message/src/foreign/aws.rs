@@ -33,7 +33,7 @@ const PLACED: [&str; 2] = ["Message", "MessageAttributes"];
 /// [`Unmapped::OtherForm`]: there is no such envelope. [`Unmapped::Invalid`]: a part is missing, or
 /// it confirms a subscription and is no message.
 pub fn sns(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
-    let Some(envelope) = Object::with(NOTIFICATION, &malformed.payload, "TopicArn")? else {
+    let Some(envelope) = Object::with(NOTIFICATION, &malformed.payload, &["TopicArn"])? else {
         return Err(Unmapped::other_form(
             "no envelope of SNS; with raw message delivery, the body is the message itself",
         ));
@@ -104,7 +104,7 @@ fn attributes(envelope: &Object<'_>, opened: &mut Malformed) -> Result<(), Unmap
 /// # Errors
 /// [`Unmapped::OtherForm`]: there is no such envelope. [`Unmapped::Invalid`]: a part is missing.
 pub fn event_bridge(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
-    let envelope = match Object::with(EVENT, &malformed.payload, "detail-type")? {
+    let envelope = match Object::with(EVENT, &malformed.payload, &["detail-type"])? {
         Some(envelope) if !may_be_in_body(malformed) || envelope.raw("specversion").is_none() => envelope,
         _ => return Err(Unmapped::other_form("no envelope of EventBridge")),
     };

@@ -15,19 +15,22 @@ pub(super) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Reads the body as an object with this member; `None` if it is anything else.
+    /// Reads the body as an object with these members; `None` if it is anything else.
     ///
     /// # Errors
     /// [`Unmapped::Invalid`]: there are too many members, or one occurs twice.
-    pub(super) fn with(what: &'static str, body: &'a [u8], member: &str) -> Result<Option<Self>, Unmapped> {
+    pub(super) fn with(
+        what: &'static str,
+        body: &'a [u8],
+        members: &[&str],
+    ) -> Result<Option<Self>, Unmapped> {
         // Most bodies have another form, and need not be parsed.
-        if !contains(body, format!("\"{member}\"").as_bytes()) {
+        if !members.iter().all(|name| contains(body, format!("\"{name}\"").as_bytes())) {
             return Ok(None);
         }
-        match Self::read(what, body)? {
-            Some(object) if object.raw(member).is_some() => Ok(Some(object)),
-            _ => Ok(None),
-        }
+        let object = Self::unchecked(what, body);
+        let object = object.filter(|object| members.iter().all(|name| object.raw(name).is_some()));
+        object.map(Self::checked).transpose()
     }
 
     /// Reads a text as an object; `None` if it is anything else.
@@ -35,9 +38,24 @@ impl<'a> Object<'a> {
     /// # Errors
     /// [`Unmapped::Invalid`] as for [`with`](Self::with).
     pub(super) fn read(what: &'static str, body: &'a [u8]) -> Result<Option<Self>, Unmapped> {
-        let Ok(members) = serde_json::from_slice::<Members<&RawValue>>(body) else { return Ok(None) };
-        members.check().map_err(|problem| Unmapped::invalid(format!("{what}: {problem}")))?;
-        Ok(Some(Self { what, members }))
+        Self::unchecked(what, body).map(Self::checked).transpose()
+    }
+
+    /// Reads a text as an object, of which a member may occur twice or be missing; `None` if it is
+    /// anything else. To be [`checked`](Self::checked) once its form is known.
+    pub(super) fn unchecked(what: &'static str, body: &'a [u8]) -> Option<Self> {
+        let members = serde_json::from_slice(body).ok()?;
+        Some(Self { what, members })
+    }
+
+    /// Returns the object if all its members were read, and each occurs once.
+    ///
+    /// # Errors
+    /// [`Unmapped::Invalid`] as for [`with`](Self::with).
+    pub(super) fn checked(self) -> Result<Self, Unmapped> {
+        let what = self.what;
+        self.members.check().map_err(|problem| Unmapped::invalid(format!("{what}: {problem}")))?;
+        Ok(self)
     }
 
     /// Returns a member as JSON; `None` also for null.
@@ -124,11 +142,12 @@ mod tests {
 
     #[test]
     fn an_object_is_known_by_its_member_and_has_each_once() {
-        assert!(Object::with("x", br#"{"a":{"b":1}}"#, "b").unwrap().is_none());
-        assert!(Object::with("x", br#"["a"]"#, "a").unwrap().is_none());
-        assert!(Object::with("x", br#"{"a":null}"#, "a").unwrap().is_none());
-        assert_eq!(Object::with("x", br#"{"a": 1 }"#, "a").unwrap().unwrap().raw("a"), Some("1"));
-        let Err(twice) = Object::with("x", br#"{"a":1,"a":2}"#, "a") else { panic!("an a is lost") };
+        assert!(Object::with("x", br#"{"a":{"b":1}}"#, &["b"]).unwrap().is_none());
+        assert!(Object::with("x", br#"["a"]"#, &["a"]).unwrap().is_none());
+        assert!(Object::with("x", br#"{"a":null}"#, &["a"]).unwrap().is_none());
+        assert_eq!(Object::with("x", br#"{"a": 1 }"#, &["a"]).unwrap().unwrap().raw("a"), Some("1"));
+        assert!(Object::with("x", br#"{"a":1,"a":2}"#, &["a", "b"]).unwrap().is_none());
+        let Err(twice) = Object::with("x", br#"{"a":1,"a":2}"#, &["a"]) else { panic!("an a is lost") };
         assert!(!twice.is_other_form() && twice.to_string().contains("\"a\""), "{twice}");
     }
 }

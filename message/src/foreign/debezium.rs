@@ -1,9 +1,10 @@
 //! Records that Debezium writes to Kafka.
 
 use bytes::Bytes;
+use uuid::Uuid;
 
 use super::arrival::place_id;
-use super::body::{Object, plain};
+use super::body::{Object, contains, plain};
 use super::identity::{identity, of_millis};
 use super::unmapped::Unmapped;
 use crate::evidence::ordering_key;
@@ -52,9 +53,31 @@ pub fn debezium_outbox(malformed: &Malformed) -> Result<ForeignMessage, Unmapped
     })
 }
 
+/// Reads a record in a topic of the outbox event router. That name and the header `id` recognise
+/// it, whatever other headers the router adds.
+pub(super) fn routed(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
+    if malformed.topic.starts_with(ROUTED) {
+        return debezium_outbox(malformed);
+    }
+    Err(Unmapped::other_form(format!("the topic does not begin with {ROUTED}")))
+}
+
+/// Reads a record that may be one of the outbox event router: its header `id` is a UUID. Any other
+/// could name something that occurs in several events, which would have one id then.
+pub(super) fn perhaps_routed(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
+    let id = malformed.header("id").map(|id| plain(id).unwrap_or_else(|| id.to_owned()));
+    if id.is_none_or(|id| Uuid::try_parse(&id).is_ok()) {
+        return debezium_outbox(malformed);
+    }
+    Err(Unmapped::other_form(
+        "no record of Debezium's outbox event router: the header id is no UUID; if its events have other \
+         ids, name debezium_outbox as the mapping",
+    ))
+}
+
 /// Returns the payload that a JSON converter with schemas has wrapped; `None` for any other body.
 fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
-    let Some(object) = Object::with("payload", body, "payload")? else { return Ok(None) };
+    let Some(object) = Object::with("payload", body, &["payload"])? else { return Ok(None) };
     if object.all().any(|(name, _)| !["schema", "payload"].contains(&name)) || object.all().count() != 2 {
         return Ok(None);
     }
@@ -107,17 +130,20 @@ struct Change<'a> {
 }
 
 fn change(body: &[u8]) -> Result<Option<Change<'_>>, Unmapped> {
-    let Some(outer) = Object::with(CHANGE, body, "op")?.or(Object::with(CHANGE, body, "payload")?) else {
+    // Any JSON can have one of these members: only what has the form of a change is checked.
+    let Some(outer) = contains(body, br#""op""#).then(|| Object::unchecked(CHANGE, body)).flatten() else {
         return Ok(None);
     };
     let is_change = |event: &Object<'_>| {
         event.raw("op").is_some() && (event.raw("source").is_some() || event.raw("ts_ms").is_some())
     };
     if is_change(&outer) {
-        return Ok(Some(Change { event: outer, payload: Bytes::copy_from_slice(body) }));
+        return Ok(Some(Change { event: outer.checked()?, payload: Bytes::copy_from_slice(body) }));
     }
-    let inner = outer.object("payload")?.filter(is_change);
-    Ok(inner.zip(outer.payload("payload")).map(|(event, payload)| Change { event, payload }))
+    let inner = outer.raw("payload").and_then(|json| Object::unchecked(CHANGE, json.as_bytes()));
+    let Some(event) = inner.filter(is_change) else { return Ok(None) };
+    let payload = outer.checked()?.payload("payload").unwrap_or_default();
+    Ok(Some(Change { event: event.checked()?, payload }))
 }
 
 /// Returns the id of a change: that of its position, or of its place in the topic.
@@ -158,7 +184,7 @@ fn tombstone(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
 /// Returns the ordering key of a record: its key without a schema.
 fn key(malformed: &Malformed) -> Option<OrderingKey> {
     let raw = malformed.raw_key()?;
-    let wrapped = Object::with("key", &raw, "payload").ok().flatten();
+    let wrapped = Object::with("key", &raw, &["payload"]).ok().flatten();
     let json = wrapped.filter(|key| key.all().count() == 2).and_then(|key| key.raw("payload"));
     json.map_or_else(|| ordering_key(&raw), |json| ordering_key(json.as_bytes()))
 }
@@ -267,6 +293,11 @@ mod tests {
     #[test]
     fn what_is_no_change_is_left_to_others_and_an_ambiguous_one_is_refused() {
         for body in ["", "{}", r#"{"op":"c"}"#, r#"{"payload":{"op":"c"}}"#, r#"{"id":7,"op":"x"}"#, "[1]"] {
+            let error = debezium_change(&record(Some(KEY), Some(body))).unwrap_err();
+            assert!(error.is_other_form(), "{body}: {error}");
+        }
+        // Not a change, so nothing of it is refused here.
+        for body in [r#"{"op":"c","op":"d","n":1}"#, r#"{"payload":{"op":1,"op":2}}"#] {
             let error = debezium_change(&record(Some(KEY), Some(body))).unwrap_err();
             assert!(error.is_other_form(), "{body}: {error}");
         }

@@ -18,6 +18,8 @@ struct InHeaders {
     name: &'static str,
     /// The headers that messages of this form have.
     marks: &'static [&'static str],
+    /// If other producers write these marks as well: headers of which this form has at least one.
+    beside: &'static [&'static str],
     id: &'static [&'static str],
     /// Without any of these, the kind is the topic.
     kind: &'static [&'static str],
@@ -29,10 +31,14 @@ struct InHeaders {
 
 const NO_NAMES: &[&str] = &[];
 
+/// The beginning of each type in an envelope of MassTransit.
+const MASSTRANSIT_URN: &str = "urn:message:";
+
 const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "cap",
         marks: &["cap-msg-id"],
+        beside: NO_NAMES,
         id: &["cap-msg-id"],
         kind: &["cap-msg-name", "cap-msg-type"],
         time: &["cap-senttime"],
@@ -42,6 +48,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "nservicebus",
         marks: &["NServiceBus.MessageId"],
+        beside: NO_NAMES,
         id: &["NServiceBus.MessageId"],
         kind: &["NServiceBus.EnclosedMessageTypes"],
         time: &["NServiceBus.TimeSent"],
@@ -51,6 +58,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "wolverine",
         marks: &["id", "message-type"],
+        beside: &["attempts", "conversation-id"],
         id: &["id"],
         kind: &["message-type"],
         time: &["sent-at"],
@@ -60,6 +68,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "wolverine",
         marks: &["id", "accepted-content-types"],
+        beside: &["attempts", "conversation-id"],
         id: &["id"],
         kind: &["amqp.type"],
         time: &["sent-at"],
@@ -69,6 +78,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "masstransit",
         marks: &["MT-Message-Type"],
+        beside: NO_NAMES,
         id: &["MessageId", "amqp.message_id"],
         kind: &["MT-Message-Type"],
         time: NO_NAMES,
@@ -78,6 +88,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "celery",
         marks: &["id", "task"],
+        beside: &["lang", "root_id", "argsrepr"],
         id: &["id"],
         kind: &["task"],
         time: NO_NAMES,
@@ -87,6 +98,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "axon",
         marks: &["axon-message-id"],
+        beside: NO_NAMES,
         id: &["axon-message-id"],
         kind: &["axon-message-type"],
         time: &["axon-message-timestamp"],
@@ -96,6 +108,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "eventuate",
         marks: &["ID", "DESTINATION"],
+        beside: NO_NAMES,
         id: &["ID"],
         kind: &["event-type", "command_type"],
         time: &["DATE"],
@@ -105,6 +118,7 @@ const IN_HEADERS: [InHeaders; 9] = [
     InHeaders {
         name: "spring",
         marks: &["id", "timestamp"],
+        beside: &["contentType", "JavaType", "__TypeId__", "spring_json_header_types"],
         id: &["id"],
         kind: &["JavaType", "__TypeId__"],
         time: &["timestamp"],
@@ -137,11 +151,17 @@ const IN_BODY: [InBody; 3] = [
         marks: &["messageId", "messageType", "message"],
         read: |envelope| {
             let types = envelope.raw("messageType").unwrap_or_default();
-            let first =
-                serde_json::from_str::<Vec<String>>(types).ok().and_then(|all| all.into_iter().next());
+            let types: Vec<String> = serde_json::from_str(types).unwrap_or_default();
+            let is_urn = |text: &String| text.starts_with(MASSTRANSIT_URN);
+            let Some(first) = types.first().filter(|_| types.iter().all(is_urn)) else {
+                return Err(Unmapped::other_form(format!(
+                    "no envelope of MassTransit: messageType is no list of texts that begin with \
+                     {MASSTRANSIT_URN}"
+                )));
+            };
             Ok(Parts {
                 id: envelope.required("messageId")?,
-                kind: first.map(|urn| masstransit_type(&urn).to_owned()),
+                kind: Some(masstransit_type(first).to_owned()),
                 time: envelope.text("sentTime"),
                 payload: envelope.payload("message"),
             })
@@ -154,10 +174,12 @@ const IN_BODY: [InBody; 3] = [
         read: |envelope| {
             let metadata = envelope.object("metadata")?;
             let part = |name: &str| metadata.as_ref().and_then(|metadata| metadata.text(name));
+            let missing =
+                || Unmapped::other_form("no change event of Sequin: it has no metadata.idempotency_key");
+            let id = part("idempotency_key").ok_or_else(missing)?;
             let action = envelope.required("action")?;
-            let missing = || Unmapped::invalid("the change event of Sequin has no metadata.idempotency_key");
             Ok(Parts {
-                id: part("idempotency_key").ok_or_else(missing)?,
+                id,
                 kind: part("table_name").map(|table| format!("{table}.{action}")),
                 time: part("commit_timestamp"),
                 payload: None,
@@ -184,29 +206,41 @@ const IN_BODY: [InBody; 3] = [
 /// that have an id and a time. The payload of an envelope of MassTransit is its `message`; any
 /// other is the whole body.
 ///
+/// Names that any producer may use (`id`, `timestamp`, `task`, `messageType`) do not suffice: a
+/// message of Spring also has `contentType`, `JavaType`, `__TypeId__` or
+/// `spring_json_header_types`, one of Celery `lang`, `root_id` or `argsrepr`, one of Wolverine
+/// `attempts` or `conversation-id`; the types in an envelope of MassTransit begin with
+/// `urn:message:`.
+///
 /// The id is hashed with the name of the framework and the time. Where the framework sends none
 /// (Celery, Laravel, MassTransit with a raw body), it is that of the broker.
 ///
 /// # Errors
-/// [`Unmapped::OtherForm`]: none of them. [`Unmapped::Invalid`]: the id is missing, or there is no
-/// time or an invalid one.
+/// [`Unmapped::OtherForm`]: none of them; also a message that has only such names, and a time that
+/// cannot be read. [`Unmapped::Invalid`]: the id is missing, or there is no time or an invalid one.
 pub fn framework(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
-    for form in &IN_HEADERS {
-        if form.marks.iter().all(|name| malformed.header(name).is_some()) {
-            return form.read(malformed);
+    let in_headers = IN_HEADERS.iter().filter(|form| form.fits(malformed));
+    let in_headers = in_headers.map(|form| form.read(malformed));
+    let in_body = IN_BODY.iter().filter_map(|form| {
+        let envelope = Object::with(form.what, &malformed.payload, form.marks).transpose()?;
+        Some(envelope.and_then(|envelope| form.message(malformed, &envelope)))
+    });
+    let mut unread = Unmapped::other_form("no message of a known framework");
+    for read in in_headers.chain(in_body) {
+        match read {
+            Err(error) if error.is_other_form() => unread = error,
+            read => return read,
         }
     }
-    for form in &IN_BODY {
-        let Some(mark) = form.marks.first() else { continue };
-        let Some(envelope) = Object::with(form.what, &malformed.payload, mark)? else { continue };
-        if form.marks.iter().all(|name| envelope.raw(name).is_some()) {
-            return form.message(malformed, &envelope);
-        }
-    }
-    Err(Unmapped::other_form("no message of a known framework"))
+    Err(unread)
 }
 
 impl InHeaders {
+    fn fits(&self, malformed: &Malformed) -> bool {
+        let has = |name: &&str| malformed.header(name).is_some();
+        self.marks.iter().all(has) && (self.beside.is_empty() || self.beside.iter().any(has))
+    }
+
     fn read(&self, malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
         let nested = self.nested.and_then(|name| malformed.header(name)).and_then(texts).unwrap_or_default();
         let found = |names: &[&str]| {
@@ -244,7 +278,10 @@ impl InHeaders {
         {
             return Ok(at);
         }
-        time_of(&format!("the header {name} of {}", self.name), text)
+        time_of(&format!("the header {name} of {}", self.name), text).map_err(|error| {
+            // Of a form that others may have: it is one of theirs.
+            if self.beside.is_empty() { error } else { Unmapped::other_form(error.to_string()) }
+        })
     }
 }
 
@@ -283,7 +320,7 @@ fn kind_of(text: &str) -> &str {
 }
 
 fn masstransit_type(urn: &str) -> &str {
-    urn.strip_prefix("urn:message:").unwrap_or(urn)
+    urn.strip_prefix(MASSTRANSIT_URN).unwrap_or(urn)
 }
 
 /// Returns the time in an id of CAP, a number of its generator: the bits above the lowest 22 are
@@ -350,6 +387,7 @@ mod tests {
                 &[
                     ("id", "17"),
                     ("message-type", "Shop.OrderPlaced"),
+                    ("attempts", "0"),
                     ("sent-at", "2026-11-27 20:00:00:000000 Z"),
                 ],
             ),
@@ -364,7 +402,11 @@ mod tests {
                     ("PARTITION_ID", "7"),
                 ],
             ),
-            ("spring", "orders", &[("id", "\"17\""), ("timestamp", "1795809600000")]),
+            (
+                "spring",
+                "orders",
+                &[("id", "\"17\""), ("timestamp", "1795809600000"), ("contentType", "application/json")],
+            ),
         ] {
             let message = read(headers, "{}");
             assert_eq!(message.id, MessageId::derived(at, [name, "17"]).unwrap(), "{name}");
@@ -417,7 +459,8 @@ mod tests {
 
     #[test]
     fn messages_without_a_time_or_an_id_have_clear_answers() {
-        let celery = framework(&delivery(&[("id", "17"), ("task", "bill")], "")).unwrap_err().to_string();
+        let celery = [("id", "17"), ("task", "bill"), ("lang", "py")];
+        let celery = framework(&delivery(&celery, "")).unwrap_err().to_string();
         assert!(celery.contains("\"17\" has no time"), "{celery}");
         let raw = framework(&delivery(&[("MT-Message-Type", "x")], "")).unwrap_err().to_string();
         assert!(raw.contains("masstransit without MessageId or amqp.message_id"), "{raw}");
@@ -425,5 +468,34 @@ mod tests {
         let late = framework(&delivery(&late, "")).unwrap_err().to_string();
         assert!(late.contains("cap-senttime") && late.contains("\"soon\""), "{late}");
         assert!(framework(&delivery(&[("id", "17")], "{}")).unwrap_err().is_other_form());
+    }
+
+    #[test]
+    fn names_that_any_producer_may_use_recognise_no_framework() {
+        const AT: &str = "1795809600000";
+        for (headers, body, reason) in [
+            (&[("id", "17"), ("timestamp", AT)][..], "{}", "no message of a known framework"),
+            (&[("id", "17"), ("task", "bill")], "{}", "no message of a known framework"),
+            (&[("id", "17"), ("message-type", "x")], "{}", "no message of a known framework"),
+            (
+                &[("id", "17"), ("timestamp", "1795809600"), ("contentType", "x")],
+                "",
+                "the header timestamp of spring is \"1795809600\"",
+            ),
+            (
+                &[("id", "17"), ("message-type", "x"), ("attempts", "0"), ("sent-at", "soon")],
+                "",
+                "the header sent-at of wolverine is \"soon\"",
+            ),
+            (&[], r#"{"messageId":"17","messageType":"placed","message":"m","stack":"a"}"#, "urn:message:"),
+            (&[], r#"{"messageId":"17","messageType":["urn:message:A","B"],"message":{}}"#, "urn:message:"),
+            (&[], r#"{"messageId":"17","messageType":[],"message":{}}"#, "urn:message:"),
+            (&[], r#"{"messageId":"17","messageId":"18"}"#, "no message of a known framework"),
+            (&[], r#"{"record":1,"action":"a","metadata":{}}"#, "no metadata.idempotency_key"),
+        ] {
+            let error = framework(&delivery(headers, body)).unwrap_err();
+            assert!(error.is_other_form(), "{headers:?} {body}: {error}");
+            assert!(error.to_string().contains(reason), "{headers:?} {body}: {error}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use time::OffsetDateTime;
 
 use super::pair::Token;
 use crate::fault::Fault;
+use crate::id::MessageId;
 
 /// The maximum age of an accepted token, and its maximum lead over the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +66,33 @@ impl DriftWindow {
             newest_accepted_at: now.saturating_add(signed(self.skew_max)),
         }
     }
+
+    /// Checks that an id is still accepted when its message is delivered.
+    ///
+    /// # Errors
+    /// [`ScheduledTooFar`].
+    pub fn check_delivery(&self, id: MessageId, deliver_at: OffsetDateTime) -> Result<(), ScheduledTooFar> {
+        let made_at = id.generated_at();
+        let latest_at = made_at.saturating_add(made_at - self.at(made_at).oldest_accepted_at);
+        if deliver_at <= latest_at { Ok(()) } else { Err(ScheduledTooFar { id, deliver_at, latest_at }) }
+    }
+}
+
+/// A message whose id would be older at its delivery than consumers accept: every one of them would
+/// refuse it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so none would \
+     apply it: enqueue it later, or give the inboxes a longer retention, and the outbox the same value with \
+     ids_accepted"
+)]
+pub struct ScheduledTooFar {
+    /// The id.
+    pub id: MessageId,
+    /// When it should be delivered.
+    pub deliver_at: OffsetDateTime,
+    /// The latest time that is allowed.
+    pub latest_at: OffsetDateTime,
 }
 
 impl Default for DriftWindow {

@@ -88,12 +88,8 @@ impl Enqueue {
         let accepted = self.settings.ids_accepted.at(now).validate(message.id);
         accepted.map_err(|drift| Refused::Drift(Box::new(drift)))?;
         let Some(found) = look.known else { return Ok(None) };
-        let differs = found.stored(message.id)?.differences(message, &self.settings.varying);
-        if differs.is_empty() {
-            Ok(Some(Enqueued { id: message.id, transaction: None }))
-        } else {
-            Err(Refused::IdReused { id: message.id, topic: message.topic.clone(), differs })
-        }
+        found.stored(message.id)?.check(message, &self.settings.varying)?;
+        Ok(Some(Enqueued { id: message.id, transaction: None }))
     }
 
     fn store(&mut self, prepared: &Prepared) -> Next<Enqueued> {
@@ -175,14 +171,10 @@ fn prepare(settings: &OutboxSettings, message: NewMessage) -> Result<Prepared, R
     let prepared = message.prepare(mint, || None)?;
     let limit = settings.topic_limits.get(&prepared.message.topic).unwrap_or(&settings.limit);
     limit.check_without_source(&prepared.message)?;
-    let Some(deliver_at) = prepared.deliver_at else { return Ok(prepared) };
-    let id = prepared.message.id;
-    let made_at = id.generated_at();
-    let age_max = made_at - settings.ids_accepted.at(made_at).oldest_accepted_at;
-    if deliver_at - made_at <= age_max {
-        return Ok(prepared);
+    if let Some(deliver_at) = prepared.deliver_at {
+        settings.ids_accepted.check_delivery(prepared.message.id, deliver_at)?;
     }
-    Err(Refused::ScheduledTooFar { id, deliver_at, latest_at: made_at + age_max })
+    Ok(prepared)
 }
 
 fn statement(Prepared { message, deliver_at, .. }: &Prepared) -> Result<Statement, Refused> {

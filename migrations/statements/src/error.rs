@@ -1,8 +1,7 @@
 //! Reasons why an operation failed.
 
-use message::token::{Drift, MintError};
-use message::{Difference, InvalidMessage, MessageId, Oversize, Topic, list_differences};
-use time::OffsetDateTime;
+use message::token::{Drift, MintError, ScheduledTooFar};
+use message::{IdReused, InvalidMessage, MessageId, Oversize};
 
 /// Why an operation failed. Roll the transaction back.
 #[derive(Debug, thiserror::Error)]
@@ -47,36 +46,14 @@ pub enum Refused {
     Drift(Box<Drift>),
     /// At delivery the message's id would be older than consumers accept
     /// ([`Outbox::ids_accepted`](crate::Outbox::ids_accepted)).
-    #[error(
-        "message {id} is to be delivered at {deliver_at}; consumers accept its id until {latest_at}, so \
-         none would apply it: enqueue it later, or give the inboxes a longer retention, and the outbox the \
-         same value with ids_accepted"
-    )]
-    ScheduledTooFar {
-        /// The id.
-        id: MessageId,
-        /// When it should be delivered.
-        deliver_at: OffsetDateTime,
-        /// The latest time that is allowed.
-        latest_at: OffsetDateTime,
-    },
+    #[error(transparent)]
+    ScheduledTooFar(#[from] ScheduledTooFar),
     /// No id could be made for the message ([`Outbox::ids`](crate::Outbox::ids)).
     #[error(transparent)]
     NoId(#[from] MintError),
     /// The id was enqueued before for another message.
-    #[error(
-        "message id {id} for topic {topic} was already enqueued with another {}; one id names one message: \
-         derive it from everything that defines the message, or use a new id",
-        list_differences(.differs)
-    )]
-    IdReused {
-        /// The id.
-        id: MessageId,
-        /// The topic of the refused message.
-        topic: Topic,
-        /// The parts that differ.
-        differs: Vec<Difference>,
-    },
+    #[error(transparent)]
+    IdReused(#[from] IdReused),
     /// The transaction does not contain the row any more: it has ended, is another one, or was
     /// rolled back to a savepoint before the row. The rest would be committed without it.
     #[error(

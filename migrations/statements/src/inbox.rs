@@ -5,9 +5,9 @@ use std::error::Error;
 use message::{ConsumerName, Delivery, Malformed, Message, Tenant};
 
 use crate::admit::Admit;
-use crate::days::{CreateDays, ExpireDays, RETENTION_DAYS_DEFAULT};
 use crate::fail::Fail;
 use crate::failure::Failure;
+use crate::maintain::{Maintain, RETENTION_DAYS_DEFAULT};
 use crate::redrive::{BeginRedrive, FailRedrive, RedriveRequest, TakeRedrive};
 use crate::settings::InboxSettings;
 use crate::store::Store;
@@ -58,7 +58,8 @@ impl Inbox {
     }
 
     /// Sets how many days ids are remembered: 1 to 366, 14 by default. Choose two to three times
-    /// the longest time after which a duplicate can arrive. The same in all processes.
+    /// the longest time after which a duplicate can arrive. All consumers of a schema share its
+    /// days: set the longest of all of them in each process.
     #[must_use]
     pub fn retention_days(mut self, days: u16) -> Self {
         self.settings.retention_days = days;
@@ -112,15 +113,18 @@ impl Inbox {
         FailRedrive::new(&self.settings, request, &failure.text())
     }
 
-    /// Creates the days that rows of the inbox lie in, a week ahead. Run it at the start and at
-    /// least once a day, after [`expire_days`](Self::expire_days).
-    pub fn create_days(&self) -> CreateDays {
-        CreateDays::new(self.settings.retention_days)
-    }
-
-    /// Forgets the days before the retention. Run it at the start and at least once a day. It fails
-    /// (SQLSTATE 55P03) if a lock is not free within 250 ms: try again later.
-    pub fn expire_days(&self) -> ExpireDays {
-        ExpireDays::new(self.settings.retention_days)
+    /// Creates the days that rows of the inbox lie in, a week ahead, and forgets those before the
+    /// retention, with the failures of their messages. Removes dead letters that were closed 30
+    /// days ago, and decisions after three years. Run it at the start and every hour, in no
+    /// transaction of your own: its locks last until that ends.
+    ///
+    /// The date of this process's clock is sent as well, and the earlier one of both clocks
+    /// decides what is forgotten: after a moment of a clock that is far ahead, every message would
+    /// be too old, for ever.
+    ///
+    /// Returns the parts that failed: print them; the next call does them. It fails (SQLSTATE
+    /// 55P03) only if the day of today is missing and cannot be created: try again.
+    pub fn maintain(&self) -> Maintain {
+        Maintain::new(self.settings.retention_days)
     }
 }

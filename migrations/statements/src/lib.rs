@@ -23,16 +23,16 @@
 //! | `store` | [`Store`], [`DeadLetter`]: a delivery that is no message |
 //! | `redrive` | [`BeginRedrive`], [`TakeRedrive`], [`Redrive`], [`FailRedrive`]: redrives that operators asked for |
 //! | `settings` | those of outboxes and inboxes |
-//! | `days` | [`CreateDays`], [`ExpireDays`]: the days that rows of the inbox lie in |
+//! | `maintain` | [`Maintain`]: the days that rows of the inbox lie in, and what is no longer needed |
 
 mod admit;
-mod days;
 mod enqueue;
 mod error;
 mod fail;
 mod failure;
 mod finish;
 mod inbox;
+mod maintain;
 mod operation;
 mod outbox;
 mod outcome;
@@ -45,13 +45,13 @@ mod tests;
 mod verify;
 
 pub use admit::{Admission, Admit, Guard, Known, Refusal};
-pub use days::{CreateDays, ExpireDays, RETENTION_DAYS_DEFAULT, RETENTION_DAYS_MAX, RETENTION_DAYS_MIN};
 pub use enqueue::{Enqueue, Enqueued};
 pub use error::{Error, Refused};
 pub use fail::{Fail, Failed};
 pub use failure::Failure;
 pub use finish::{Finish, Kept};
 pub use inbox::Inbox;
+pub use maintain::{Maintain, RETENTION_DAYS_DEFAULT, RETENTION_DAYS_MAX, RETENTION_DAYS_MIN};
 pub use message;
 pub use message::{ConsumerName, DeadLetterId, IntoMessage, NewMessage, Tenant};
 pub use operation::{Alone, Call, Next, Operation};

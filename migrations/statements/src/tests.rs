@@ -4,11 +4,10 @@
 
 use std::convert::Infallible;
 
-use message::token::{Drift, DriftWindow};
+use message::token::{Drift, DriftWindow, ScheduledTooFar};
 use message::{
     ConsumerName, Delivery, DeliveryToken, Event, Malformed, Message, MessageId, NewMessage, SizeLimit,
 };
-use outbox::EnqueueError;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
@@ -43,10 +42,11 @@ impl Database {
 
     /// Returns what the statements do, in a word each.
     fn did(&self) -> Vec<&'static str> {
-        const WORDS: [&str; 8] = [
+        const WORDS: [&str; 9] = [
             "inbox_count_failure",
             "inbox_store_dead_letter",
             "inbox_admit",
+            "inbox_maintain",
             "outbox_enqueue",
             "outbox_stored",
             "inbox_message",
@@ -93,7 +93,7 @@ fn a_message_that_breaks_a_rule_is_refused_before_its_statement_with_the_library
         (NewMessage::new("orders").header("tenant", "a\0b"), "'\\0'"),
         (NewMessage::new("orders").header("tenant", "x".repeat(8_193)), "8193 bytes; the limit is 8192"),
     ] {
-        let library = EnqueueError::from(prepared(message.clone()).unwrap_err()).to_string();
+        let library = prepared(message.clone()).unwrap_err().to_string();
         let text = refused(message, &outbox);
         assert!(text == library && text.contains(expected), "{text}");
     }
@@ -122,7 +122,7 @@ fn a_message_that_no_consumer_would_accept_at_delivery_is_refused() {
     let (id, deliver_at) = (MessageId::new(), now() + Duration::days(15));
     let text = refused(NewMessage::new("orders").id(id).deliver_at(deliver_at), &Outbox::new());
     let latest_at = id.generated_at() + Duration::days(14);
-    assert_eq!(text, EnqueueError::ScheduledTooFar { id, deliver_at, latest_at }.to_string());
+    assert_eq!(text, ScheduledTooFar { id, deliver_at, latest_at }.to_string());
     let outbox = Outbox::new().ids_accepted(DriftWindow::WIDEST);
     let mut database = Database::default();
     let _ = database.run(outbox.enqueue(NewMessage::new("orders").deliver_at(deliver_at)));
@@ -181,9 +181,8 @@ fn a_message_under_an_id_that_is_known_is_a_duplicate_or_refused_with_what_diffe
     assert!(done.unwrap().is_duplicate() && did == ["outbox_stored"]);
     let (done, did) = enqueue(known("bills", "other"));
     let error = done.unwrap_err();
-    let Some(Refused::IdReused { id, topic, differs }) = error.refused() else { panic!("{error}") };
-    let library = EnqueueError::IdReused { id: *id, topic: topic.clone(), differs: differs.clone() };
-    assert_eq!(error.to_string(), library.to_string());
+    let Some(Refused::IdReused(reused)) = error.refused() else { panic!("{error}") };
+    assert_eq!((reused.id, reused.topic.as_str()), (message.id, "orders"));
     assert!(error.to_string().contains("topic and another header tenant"), "{error}");
     assert_eq!(did, ["outbox_stored", "roll it back"]);
 }
@@ -323,9 +322,22 @@ fn a_delivery_that_is_no_message_is_kept_as_it_arrived() {
 #[test]
 fn a_retention_out_of_bounds_is_refused() {
     for days in [0, 367] {
-        let error = Database::default().run(inbox().retention_days(days).create_days()).unwrap_err();
+        let error = Database::default().run(inbox().retention_days(days).maintain()).unwrap_err();
         assert!(error.to_string().ends_with("choose 1 to 366"), "{error}");
     }
+}
+
+#[test]
+fn maintenance_tells_the_date_of_this_clock_and_returns_what_has_failed() {
+    let before = now().date();
+    let mut database = Database::answering([json!(["the day 2026-03-15 is in use"])]);
+    let problems = database.run(inbox().retention_days(30).maintain()).unwrap();
+    assert_eq!(problems, ["the day 2026-03-15 is in use"]);
+    assert_eq!(database.did(), ["inbox_maintain"]);
+    let dates = [before, now().date()].map(|date| Value::Text(Some(date.to_string())));
+    let values = database.sent[0].values();
+    assert!(values.len() == 2 && dates.contains(&values[0]), "midnight may pass in between");
+    assert_eq!(values[1], Value::Text(Some(String::from("30"))));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use outbox_log::EntryId;
 /// Failures of a message after which it is suspected: then a witness is wanted.
 pub(crate) const FAILURES_MIN: u32 = 3;
 
-/// Maximum messages that are remembered. Beyond it those that are not blamed are forgotten, which
-/// only delays the verdict about them.
+/// Maximum messages that are remembered. Beyond it those that are not blamed are forgotten, then
+/// the oldest, which only delays the verdict about them.
 const SUSPECTS_MAX: usize = 1_000;
 
 /// All messages that failed in this way and were not confirmed since.
@@ -48,8 +48,8 @@ impl Suspects {
     pub(crate) fn failed(&mut self, topic: &str, id: EntryId) {
         if self.by_id.len() >= SUSPECTS_MAX && !self.by_id.contains_key(&id) {
             self.keep(|_, suspect| suspect.is_blamed());
-            if self.by_id.len() >= SUSPECTS_MAX {
-                return;
+            while self.by_id.len() >= SUSPECTS_MAX {
+                self.by_id.pop_first();
             }
         }
         if !self.by_id.contains_key(&id) {
@@ -161,5 +161,17 @@ mod tests {
             assert!(suspects.by_id.len() <= SUSPECTS_MAX);
         }
         assert!(suspects.is_blamed(EntryId(0)));
+    }
+
+    #[test]
+    fn however_many_are_blamed_another_one_can_be() {
+        let mut suspects = Suspects::default();
+        let ids: Vec<EntryId> = (1..=1_001).map(EntryId).collect();
+        for id in &ids {
+            (0..3).for_each(|_| suspects.failed("t", *id));
+            suspects.answered("t", EntryId(0));
+        }
+        assert!(suspects.is_blamed(ids[1_000]) && suspects.is_blamed(ids[1]));
+        assert!(!suspects.contains(ids[0]) && suspects.unpassed == 0);
     }
 }

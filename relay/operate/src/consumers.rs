@@ -56,9 +56,11 @@ impl ConsumerLine {
                 passes: symptom != Symptom::ConsumerDead,
             });
         };
+        // One that holds the others may be among those that were not counted.
+        let dead = activity.dead.max(u64::from(letters_are_at_least));
         let one = "dead letter is open: requeue or discard it";
         let several = "dead letters are open: requeue or discard them";
-        add(Symptom::ConsumerDead, activity.dead, activity.dead_since, one, several);
+        add(Symptom::ConsumerDead, dead, activity.dead_since, one, several);
         let one = "message is held behind dead letters of its key, and follows automatically";
         let several = "messages are held behind dead letters of their keys, and follow automatically";
         add(Symptom::ConsumerHeld, activity.held, None, one, several);
@@ -213,6 +215,8 @@ mod tests {
         assert_eq!(waits[1], (String::from(held), false));
         assert!(told(7, 199_993).iter().all(|(told, _)| told.starts_with("≥ ")));
         assert_eq!(told(0, 1).len(), 1);
+        let one = String::from("≥ 1 dead letter is open: requeue or discard it");
+        assert_eq!(told(0, u64::from(ACTIVITY_COUNTED_MAX))[0], (one, true), "none of those was counted");
     }
 
     const LETTERS: &str = "\

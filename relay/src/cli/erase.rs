@@ -43,6 +43,11 @@ pub struct Erase {
     #[arg(long)]
     discard: bool,
 
+    /// Also messages that a configured consumer has not applied yet. A result that it stores later
+    /// is not erased any more.
+    #[arg(long)]
+    unapplied: bool,
+
     /// Count what would be erased and what would be left, but change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -71,6 +76,7 @@ impl Erase {
             topic: self.topic.as_ref().map(|topic| topic.as_str().to_owned()),
             tenant: self.tenant.clone(),
             discard: self.discard,
+            unapplied: self.unapplied,
         };
         let Scope { places, pipelines, configured, tables } = during("connecting", self.scope()).await?;
         let goals =
@@ -146,9 +152,21 @@ fn text(report: &ErasureReport) -> String {
         lines.push(String::from(
             "what is left has had no effect yet, or is in use: run the command again once it has",
         ));
-        if report.parts.iter().any(|part| part.left.contains_key("dead") || part.left.contains_key("open")) {
+        let has = |why: &str| report.parts.iter().any(|part| part.left.contains_key(why));
+        if has("dead") || has("open") {
             lines.push(String::from(
                 "dead messages and open dead letters wait for a decision: `relay dead`, or --discard",
+            ));
+        }
+        if has("discarded") {
+            lines.push(String::from(
+                "discarded messages keep their key until their relay removes them: let it run, or \
+                 `relay forget --discard-parked`",
+            ));
+        }
+        if has("not applied yet") {
+            lines.push(String::from(
+                "what is not applied yet has its result to come: `relay verify` says where, or --unapplied",
             ));
         }
     }

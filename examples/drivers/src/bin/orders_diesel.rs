@@ -23,6 +23,7 @@ diesel::table! {
 }
 
 type Failure = statements::Failure<diesel::result::Error>;
+type Billed = Result<Outcome, statements::Error<diesel::result::Error>>;
 
 fn place(connection: &mut PgConnection, order: &OrderPlaced) -> Result<MessageId, Failure> {
     connection.transaction(|connection| {
@@ -33,7 +34,7 @@ fn place(connection: &mut PgConnection, order: &OrderPlaced) -> Result<MessageId
     })
 }
 
-fn bill(connection: &mut PgConnection, inbox: &Inbox, message: &Message) -> Result<Outcome, Box<dyn Error>> {
+fn bill(connection: &mut PgConnection, inbox: &Inbox, message: &Message) -> Billed {
     let handler = |connection: &mut PgConnection| {
         let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = (
@@ -45,7 +46,7 @@ fn bill(connection: &mut PgConnection, inbox: &Inbox, message: &Message) -> Resu
         diesel::insert_into(invoice::table).values(row).execute(connection)?;
         Ok(())
     };
-    Ok(apply(connection, inbox, message, handler)?)
+    apply(connection, inbox, message, handler)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -56,8 +57,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("placed order {}: message {id}", order.order);
 
     let inbox = Inbox::new(ConsumerName::new("billing")?);
-    run_alone(&mut connection, inbox.expire_days())?;
-    run_alone(&mut connection, inbox.create_days())?;
+    for problem in run_alone(&mut connection, inbox.maintain())? {
+        eprintln!("maintenance of the inbox: {problem}");
+    }
     let message = order.delivered(id)?;
     println!("first delivery: {:?}", bill(&mut connection, &inbox, &message)?);
     println!("second delivery: {:?}", bill(&mut connection, &inbox, &message)?);

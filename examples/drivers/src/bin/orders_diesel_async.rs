@@ -22,6 +22,7 @@ diesel::table! {
 }
 
 type Failure = statements::Failure<diesel::result::Error>;
+type Billed = Result<Outcome, statements::Error<diesel::result::Error>>;
 
 async fn place(connection: &mut AsyncPgConnection, order: &OrderPlaced) -> Result<MessageId, Failure> {
     let work = async |connection: &mut AsyncPgConnection| {
@@ -33,11 +34,7 @@ async fn place(connection: &mut AsyncPgConnection, order: &OrderPlaced) -> Resul
     connection.transaction(work).await
 }
 
-async fn bill(
-    connection: &mut AsyncPgConnection,
-    inbox: &Inbox,
-    message: &Message,
-) -> Result<Outcome, Box<dyn Error>> {
+async fn bill(connection: &mut AsyncPgConnection, inbox: &Inbox, message: &Message) -> Billed {
     let handler = async |connection: &mut AsyncPgConnection| {
         let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = (
@@ -49,7 +46,7 @@ async fn bill(
         diesel::insert_into(invoice::table).values(row).execute(connection).await?;
         Ok(())
     };
-    Ok(apply(connection, inbox, message, handler).await?)
+    apply(connection, inbox, message, handler).await
 }
 
 #[tokio::main]
@@ -61,8 +58,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("placed order {}: message {id}", order.order);
 
     let inbox = Inbox::new(ConsumerName::new("billing")?);
-    run_alone(&mut connection, inbox.expire_days()).await?;
-    run_alone(&mut connection, inbox.create_days()).await?;
+    for problem in run_alone(&mut connection, inbox.maintain()).await? {
+        eprintln!("maintenance of the inbox: {problem}");
+    }
     let message = order.delivered(id)?;
     println!("first delivery: {:?}", bill(&mut connection, &inbox, &message).await?);
     println!("second delivery: {:?}", bill(&mut connection, &inbox, &message).await?);

@@ -14,6 +14,7 @@ use statements::message::{Message, MessageId};
 use statements::{ConsumerName, Inbox, Outbox, Outcome};
 
 type Failure = statements::Failure<sea_orm::DbErr>;
+type Billed = Result<Outcome, statements::Error<sea_orm::DbErr>>;
 
 mod orders {
     use sea_orm::entity::prelude::*;
@@ -66,11 +67,7 @@ async fn place(connection: &DatabaseConnection, order: &OrderPlaced) -> Result<M
     Ok(enqueued.id())
 }
 
-async fn bill(
-    connection: &DatabaseConnection,
-    inbox: &Inbox,
-    message: &Message,
-) -> Result<Outcome, Box<dyn Error>> {
+async fn bill(connection: &DatabaseConnection, inbox: &Inbox, message: &Message) -> Billed {
     let handler = async |transaction: &DatabaseTransaction| {
         let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
         let row = invoice::ActiveModel {
@@ -83,7 +80,7 @@ async fn bill(
         row.insert(transaction).await?;
         Ok(())
     };
-    Ok(apply(connection, inbox, message, handler).await?)
+    apply(connection, inbox, message, handler).await
 }
 
 #[tokio::main]
@@ -95,8 +92,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("placed order {}: message {id}", order.order);
 
     let inbox = Inbox::new(ConsumerName::new("billing")?);
-    run_alone(&connection, inbox.expire_days()).await?;
-    run_alone(&connection, inbox.create_days()).await?;
+    for problem in run_alone(&connection, inbox.maintain()).await? {
+        eprintln!("maintenance of the inbox: {problem}");
+    }
     let message = order.delivered(id)?;
     println!("first delivery: {:?}", bill(&connection, &inbox, &message).await?);
     println!("second delivery: {:?}", bill(&connection, &inbox, &message).await?);

@@ -14,6 +14,7 @@ use statements::{ConsumerName, Inbox, Outbox, Outcome};
 use tokio_postgres::{Client, NoTls, Transaction};
 
 type Failure = statements::Failure<tokio_postgres::Error>;
+type Billed = Result<Outcome, statements::Error<tokio_postgres::Error>>;
 
 async fn place(client: &mut Client, order: &OrderPlaced) -> Result<MessageId, Box<dyn Error>> {
     let transaction = client.transaction().await?;
@@ -24,7 +25,7 @@ async fn place(client: &mut Client, order: &OrderPlaced) -> Result<MessageId, Bo
     Ok(enqueued.id())
 }
 
-async fn bill(client: &mut Client, inbox: &Inbox, message: &Message) -> Result<Outcome, Box<dyn Error>> {
+async fn bill(client: &mut Client, inbox: &Inbox, message: &Message) -> Billed {
     let id = message.id.to_string();
     let handler = async |transaction: &Transaction<'_>| {
         let order = OrderPlaced::read(message).map_err(|error| Failure::reject(error.to_string()))?;
@@ -33,7 +34,7 @@ async fn bill(client: &mut Client, inbox: &Inbox, message: &Message) -> Result<O
         transaction.execute(insert, &[&id, &order.order, &order.customer, &order.cents]).await?;
         Ok(())
     };
-    Ok(apply(client, inbox, message, handler).await?)
+    apply(client, inbox, message, handler).await
 }
 
 #[tokio::main]
@@ -47,8 +48,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("placed order {}: message {id}", order.order);
 
     let inbox = Inbox::new(ConsumerName::new("billing")?);
-    run_alone(&client, inbox.expire_days()).await?;
-    run_alone(&client, inbox.create_days()).await?;
+    for problem in run_alone(&client, inbox.maintain()).await? {
+        eprintln!("maintenance of the inbox: {problem}");
+    }
     let message = order.delivered(id)?;
     println!("first delivery: {:?}", bill(&mut client, &inbox, &message).await?);
     println!("second delivery: {:?}", bill(&mut client, &inbox, &message).await?);

@@ -66,9 +66,8 @@ impl Driver for Diesel {
         })
     }
 
-    fn make_days(&mut self, inbox: &Inbox) -> Result<u64, Error<DriverError>> {
-        run_alone(&mut self.0, inbox.expire_days())?;
-        run_alone(&mut self.0, inbox.create_days())
+    fn maintain(&mut self, inbox: &Inbox) -> Result<Vec<String>, Error<DriverError>> {
+        run_alone(&mut self.0, inbox.maintain())
     }
 
     fn enqueue_outside(&mut self, message: NewMessage) -> Option<Result<Enqueued, Error<DriverError>>> {

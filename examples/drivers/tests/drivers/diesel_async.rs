@@ -109,12 +109,8 @@ impl Driver for DieselAsync {
         }))
     }
 
-    fn make_days(&mut self, inbox: &Inbox) -> Result<u64, Error<DriverError>> {
-        let connection = &mut self.connection;
-        self.runtime.block_on(async {
-            run_alone(connection, inbox.expire_days()).await?;
-            run_alone(connection, inbox.create_days()).await
-        })
+    fn maintain(&mut self, inbox: &Inbox) -> Result<Vec<String>, Error<DriverError>> {
+        self.runtime.block_on(run_alone(&mut self.connection, inbox.maintain()))
     }
 
     fn enqueue_outside(&mut self, message: NewMessage) -> Option<Result<Enqueued, Error<DriverError>>> {

@@ -74,8 +74,8 @@ pub(crate) trait Driver: Sized + Send + 'static {
     /// Carries out a redrive. The steps are the handler.
     fn redrive(&mut self, inbox: &Inbox, steps: &[Step]) -> Result<bool, Error<Self::Error>>;
 
-    /// Forgets the old days of an inbox, and makes the next ones. Returns how many it made.
-    fn make_days(&mut self, inbox: &Inbox) -> Result<u64, Error<Self::Error>>;
+    /// Maintains an inbox. Returns what failed.
+    fn maintain(&mut self, inbox: &Inbox) -> Result<Vec<String>, Error<Self::Error>>;
 
     /// Enqueues a message on a connection that is in no transaction. `None`: the driver's types do
     /// not permit it.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cases` | the cases, which run on every driver |
 //! | `vectors` | the rules that clients repeat, from `examples/clients/vectors.json` |
+//! | `receiving` | the loop that receives |
 //! | `page` | the programs that docs/drivers.md shows |
 //! | `driver` | what a case asks of a driver |
 //! | `diesel`, `diesel_async`, `sea_orm`, `tokio_postgres` | its answers |
@@ -16,6 +17,7 @@ mod diesel;
 mod diesel_async;
 mod driver;
 mod page;
+mod receiving;
 mod sea_orm;
 mod tokio_postgres;
 mod vectors;
@@ -38,6 +40,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(cases::trials::<diesel_async::DieselAsync>());
     trials.extend(cases::trials::<sea_orm::SeaOrm>());
     trials.extend(cases::trials::<tokio_postgres::TokioPostgres>());
+    trials.extend(receiving::trials());
     trials.extend(page::trials());
     trials
 }

@@ -89,11 +89,8 @@ impl Driver for SeaOrm {
         }))
     }
 
-    fn make_days(&mut self, inbox: &Inbox) -> Result<u64, Error<DbErr>> {
-        self.runtime.block_on(async {
-            run_alone(&self.connection, inbox.expire_days()).await?;
-            run_alone(&self.connection, inbox.create_days()).await
-        })
+    fn maintain(&mut self, inbox: &Inbox) -> Result<Vec<String>, Error<DbErr>> {
+        self.runtime.block_on(run_alone(&self.connection, inbox.maintain()))
     }
 
     fn enqueue_outside(&mut self, _: NewMessage) -> Option<Result<Enqueued, Error<DbErr>>> {

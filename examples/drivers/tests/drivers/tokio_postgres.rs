@@ -108,11 +108,8 @@ impl Driver for TokioPostgres {
         self.runtime.block_on(redrive(&mut self.client, inbox, handler))
     }
 
-    fn make_days(&mut self, inbox: &Inbox) -> Result<u64, Error<DriverError>> {
-        self.runtime.block_on(async {
-            run_alone(&self.client, inbox.expire_days()).await?;
-            run_alone(&self.client, inbox.create_days()).await
-        })
+    fn maintain(&mut self, inbox: &Inbox) -> Result<Vec<String>, Error<DriverError>> {
+        self.runtime.block_on(run_alone(&self.client, inbox.maintain()))
     }
 
     fn enqueue_outside(&mut self, _: NewMessage) -> Option<Result<Enqueued, Error<DriverError>>> {

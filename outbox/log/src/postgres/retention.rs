@@ -10,7 +10,6 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
-use crate::admin::decision::WITHDRAWN_BY;
 use crate::admin::entry::due;
 use crate::failure::within;
 use crate::postgres::brief::Brief;
@@ -83,8 +82,6 @@ impl PostgresLog {
             let read = async { query.await.map_err(LogError::during("find out who holds the lease")) };
             match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
                 Life::Over(held) => return Ok(held),
-                // An earlier command that was interrupted between two parts.
-                Life::Alive { holder } if holder == WITHDRAWN_BY => return Ok(None),
                 Life::Alive { holder } => {
                     return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
                 }
@@ -226,9 +223,10 @@ impl LogRetention for PostgresLog {
 
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
         let mut connection = self.retention().await?;
-        let over = self.over(&mut connection, relay).await?;
         let statement = self.render(FORGET);
         let mut discarded = 0;
+        let mut is_watched = false;
+        let mut over: Option<Held<String>> = None;
         loop {
             let query = sqlx::query_as(&statement)
                 .bind(relay.as_str())
@@ -242,13 +240,21 @@ impl LogRetention for PostgresLog {
             let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
             let parked = parked.unwrap_or_default().unsigned_abs();
             let holder = holder.unwrap_or_default();
-            let relay = relay.to_string();
-            return match outcome.as_str() {
+            match outcome.as_str() {
                 // Some parked entries were removed, in a separate transaction.
                 "more" => {
                     discarded += parked;
                     continue;
                 }
+                "leading" if discarded == 0 && !is_watched => {
+                    over = self.over(&mut connection, relay).await?;
+                    is_watched = true;
+                    continue;
+                }
+                _ => {}
+            }
+            let relay = relay.to_string();
+            return match outcome.as_str() {
                 "unknown" => Err(ForgetError::Unknown { relay }),
                 "leading" => Err(ForgetError::Leading { relay, holder, discarded }),
                 "parked" => Err(ForgetError::Parked { relay, entries: parked }),

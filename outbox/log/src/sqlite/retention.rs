@@ -10,7 +10,6 @@ use outbox::sqlite::clock::{ID_OF_NOW, NOW};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::time::Instant;
 
-use crate::admin::decision::WITHDRAWN_BY;
 use crate::decided::{ends_with_a_discard, has_an_edit};
 use crate::retention::{Expired, ForgetError, HeldBack, LogRetention, Segment};
 use crate::sqlite::mark::id_of;
@@ -290,8 +289,6 @@ async fn over(
             .map_err(LogError::during("find out who holds the lease"))?;
         match vigil.decide(found, Instant::now()) {
             Life::Over(held) => return Ok(held),
-            // An earlier command that was interrupted between two parts.
-            Life::Alive { holder } if holder == WITHDRAWN_BY => return Ok(None),
             Life::Alive { holder } => {
                 return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
             }
@@ -349,7 +346,10 @@ impl LogRetention for SqliteLog {
     async fn forget(&self, relay: &RelayName, discard_parked: bool) -> Result<(), ForgetError> {
         let failed = || LogError::during("forget the relay");
         let mut connection = self.connect().await?;
-        let over = over(&mut connection, relay).await?;
+        let over = match check_free(&mut connection, relay, None).await {
+            Err(ForgetError::Leading { .. }) => over(&mut connection, relay).await?,
+            free => free.map(|()| None)?,
+        };
         let mut discarded = 0;
         if discard_parked {
             loop {

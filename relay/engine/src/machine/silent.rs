@@ -4,6 +4,7 @@
 //! window is free and the cursor can pass. It is not submitted again in this session: its receipt
 //! may still arrive, and serves as the probe.
 
+use std::collections::hash_map::Entry::Occupied;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -336,13 +337,11 @@ impl Machine {
     /// Counts a refusal that was answered late as any other one, now that its entry was read again:
     /// it is parked with it. Returns whether there was one.
     pub(super) fn counts_late(&mut self, entry: &Entry, attempts: u32) -> bool {
-        let is_refusal = |late: &Late| (late.fault, late.scope) == (Fault::Message, FaultScope::Message);
-        if !self.silent.late.get(&entry.id).is_some_and(is_refusal) {
+        let Occupied(late) = self.silent.late.entry(entry.id) else { return false };
+        if (late.get().fault, late.get().scope) != (Fault::Message, FaultScope::Message) {
             return false;
         }
-        let Some(Late { fault, scope, is_final, text, uniform }) = self.silent.late.remove(&entry.id) else {
-            return false;
-        };
+        let Late { fault, scope, is_final, text, uniform } = late.remove();
         let attempts_max = if is_final { 1 } else { self.settings.attempts_max };
         let failure = Some((fault, text));
         match decide(fault, scope, attempts, attempts_max) {

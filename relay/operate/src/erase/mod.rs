@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `report` | [`ErasureReport`]: what was erased, and what is left |
 //! | `outbox` | rows of the log, and parked messages |
+//! | `unapplied` | published messages that a consumer has still to apply |
 //! | `inbox` | results and dead letters |
 //! | `stores` | answers of idempotency keys, and sagas |
 
@@ -20,6 +21,7 @@ mod inbox;
 mod outbox;
 mod report;
 mod stores;
+mod unapplied;
 
 use std::collections::BTreeSet;
 
@@ -55,6 +57,9 @@ pub struct Subject {
     pub tenant: Option<Tenant>,
     /// Discard dead messages and open dead letters first, which then have no effect.
     pub discard: bool,
+    /// Also messages that a configured consumer has not applied yet. A result that it stores later
+    /// is not found any more.
+    pub unapplied: bool,
 }
 
 /// Where to erase.
@@ -125,9 +130,10 @@ impl Subject {
     fn told(&self) -> String {
         let tenant = self.tenant.as_ref().map_or("", |_| " of one tenant");
         let discard = if self.discard { ", with what is dead" } else { "" };
+        let unapplied = if self.unapplied { ", with what is not applied" } else { "" };
         // In the form by which the audit finds a topic.
         let topic = self.topic.as_ref().map_or_else(String::new, |topic| format!(" topic={topic}"));
-        format!("what is stored of one key{tenant}{discard}{topic}")
+        format!("what is stored of one key{tenant}{discard}{unapplied}{topic}")
     }
 }
 
@@ -249,7 +255,7 @@ mod tests {
     use super::*;
 
     fn subject(key: &str) -> Subject {
-        Subject { key: key.to_owned(), topic: None, tenant: None, discard: false }
+        Subject { key: key.to_owned(), topic: None, tenant: None, discard: false, unapplied: false }
     }
 
     fn signed(note: &str) -> Signed {

@@ -11,13 +11,20 @@ use uuid::Uuid;
 
 use super::inbox::databases;
 use super::report::ErasedPart;
+use super::unapplied::{NOT_APPLIED, is_awaited};
 use super::{Erasing, Log, SELECTION};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::places::{OutboxPlace, Places};
 
-/// The states of messages that may still be published.
-const UNPUBLISHED: [ExceptionState; 4] =
-    [ExceptionState::Scheduled, ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead];
+/// The states of messages that may still be published, and of those that their relay has still to
+/// remove.
+const COUNTED: [ExceptionState; 5] = [
+    ExceptionState::Scheduled,
+    ExceptionState::Retrying,
+    ExceptionState::Held,
+    ExceptionState::Dead,
+    ExceptionState::Discarded,
+];
 
 /// A relay of a log, and its progress.
 struct Reader {
@@ -91,7 +98,7 @@ impl Erasing<'_> {
     ) -> Result<(), OperateError> {
         let has_rows = self.subject.tenant.is_none();
         // A result alone may go whatever relays do: no message needs it to be published.
-        let kept = if has_rows { self.kept(place, readers, entries).await? } else { BTreeMap::new() };
+        let kept = if has_rows { self.kept(place, places, readers, entries).await? } else { BTreeMap::new() };
         check_same_server(place, readers).await?;
         let may_go: Vec<EntryName> =
             entries.iter().map(SelectedEntry::name).filter(|name| !kept.contains_key(name)).collect();
@@ -121,27 +128,39 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// Returns the messages that some relay may still publish, each with the reason.
+    /// Returns the messages that some relay may still publish, or some consumer has still to
+    /// apply, each with the reason.
     async fn kept(
         &self,
         place: &OutboxPlace,
+        places: &Places,
         readers: &[Reader],
         entries: &[SelectedEntry],
     ) -> Result<BTreeMap<EntryName, &'static str>, OperateError> {
         let mut kept = BTreeMap::new();
-        let mut note = |entry: &SelectedEntry| {
-            if let Some(why) = reason(entry.standing) {
-                // A dead message could be discarded; for another relay it may still leave.
-                let known = kept.entry(entry.name()).or_insert(why);
-                if *known == ExceptionState::Dead.as_str() {
-                    *known = why;
+        let mut published: BTreeMap<EntryName, Vec<&RelayName>> = BTreeMap::new();
+        let named: Vec<EntryName> = entries.iter().map(SelectedEntry::name).collect();
+        for (number, reader) in readers.iter().enumerate() {
+            let others = if number > 0 { rows(place, reader, &named).await? } else { Vec::new() };
+            for entry in if number > 0 { &others[..] } else { entries } {
+                if let Some(why) = reason(entry.standing) {
+                    // A dead message could be discarded; for another relay it may still leave.
+                    let known = kept.entry(entry.name()).or_insert(why);
+                    if *known == ExceptionState::Dead.as_str() {
+                        *known = why;
+                    }
+                } else if matches!(entry.standing, Standing::Published | Standing::Edited) {
+                    published.entry(entry.name()).or_default().push(&reader.name);
                 }
             }
-        };
-        entries.iter().for_each(&mut note);
-        let named: Vec<EntryName> = entries.iter().map(SelectedEntry::name).collect();
-        for reader in readers.iter().skip(1) {
-            rows(place, reader, &named).await?.iter().for_each(&mut note);
+        }
+        for entry in entries.iter().filter(|_| !self.subject.unapplied) {
+            if let Some(relays) = published.get(&entry.name())
+                && !kept.contains_key(&entry.name())
+                && is_awaited(places, entry, relays).await?
+            {
+                kept.insert(entry.name(), NOT_APPLIED);
+            }
         }
         Ok(kept)
     }
@@ -176,7 +195,7 @@ impl Erasing<'_> {
                 }
             }
         }
-        part.discarded += discarded.len() as u64;
+        part.discarded += discarded.iter().collect::<BTreeSet<_>>().len() as u64;
         Ok(discarded)
     }
 
@@ -189,6 +208,9 @@ impl Erasing<'_> {
         part: &mut ErasedPart,
     ) -> Result<(), OperateError> {
         let Some(signed) = self.signed else { return Ok(()) };
+        // Several relays can have parked one message.
+        let discarded: Vec<EntryName> =
+            discarded.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
         for names in discarded.chunks(ERASED_MAX) {
             let beside = beside(place, own, names).await?;
             let erasure = Erasure { signature: signed.signature(None), decision: self.decision };
@@ -198,7 +220,8 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// Counts parked messages whose rows are no longer in the log.
+    /// Counts parked messages whose rows are no longer in the log, and discarded ones, whose
+    /// exceptions name the key until their relay removes them.
     async fn count_parked(
         &self,
         place: &OutboxPlace,
@@ -207,18 +230,22 @@ impl Erasing<'_> {
     ) -> Result<(), OperateError> {
         for reader in readers {
             let mut desk = place.log.desk(&reader.name);
-            for state in UNPUBLISHED {
+            for state in COUNTED {
                 let mut query = self.parked(state);
                 loop {
                     let slice = desk.parked(&query).await?;
                     let chosen: Vec<ChosenEntry> = slice.entries.iter().map(ChosenEntry::from).collect();
                     let names: Vec<EntryName> = chosen.iter().filter_map(name).collect();
-                    let beside = beside(place, reader, &names).await?.len() as u64;
-                    if self.subject.discard && self.is_look() && state == ExceptionState::Dead {
-                        part.erased += beside;
-                        part.discarded += beside;
+                    let counted = if state == ExceptionState::Discarded {
+                        chosen.len() as u64
                     } else {
-                        part.leave(state.as_str(), beside);
+                        beside(place, reader, &names).await?.len() as u64
+                    };
+                    if self.subject.discard && self.is_look() && state == ExceptionState::Dead {
+                        part.erased += counted;
+                        part.discarded += counted;
+                    } else {
+                        part.leave(state.as_str(), counted);
                     }
                     match slice.next {
                         Some(next) => query.after = next,

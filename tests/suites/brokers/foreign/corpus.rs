@@ -409,12 +409,13 @@ async fn to_sqs(queue: &str, sent: &[Sent]) -> Outcome {
 #[derive(Debug, PartialEq, Eq)]
 enum Read {
     Own,
-    Foreign { id: MessageId, kind: String },
+    Foreign { id: MessageId, kind: String, is_tombstone: bool },
     Refused(String),
 }
 
-/// Goal: what each library writes is read by a ready mapping, or refused with a clear answer, and a
-/// redelivery gives the same ids. Oracle: the file of the corpus.
+/// Goal: what each library writes is read by a ready mapping, or refused with a clear answer; a
+/// redelivery gives the same ids, and only a record without a value is a tombstone. Oracle: the
+/// file of the corpus.
 async fn mapped<F, Fut>(sent: Vec<Sent>, topic: &str, subscribe: F) -> Outcome
 where
     F: Fn() -> Fut,
@@ -429,7 +430,11 @@ where
             Ok(_) => (Bytes::new(), Read::Own),
             Err(malformed) => {
                 let outcome = match read(malformed).map(Message::from) {
-                    Ok(message) => Read::Foreign { id: message.id, kind: message.kind.to_string() },
+                    Ok(message) => Read::Foreign {
+                        id: message.id,
+                        kind: message.kind.to_string(),
+                        is_tombstone: message.is_tombstone(),
+                    },
                     Err(error) => Read::Refused(error.to_string()),
                 };
                 (malformed.payload.clone(), outcome)
@@ -457,8 +462,10 @@ where
     for sent in &sent {
         let fits = |(payload, outcome): &(Bytes, Read)| match (&sent.mapped, outcome) {
             (None, Read::Own) => true,
-            (Some(Mapped::Kind(expected)), Read::Foreign { kind, .. }) => {
-                *kind == expected.replace("$topic", topic) && sent.is_payload(payload)
+            (Some(Mapped::Kind(expected)), Read::Foreign { kind, is_tombstone, .. }) => {
+                *kind == expected.replace("$topic", topic)
+                    && *is_tombstone == sent.body.is_none()
+                    && sent.is_payload(payload)
             }
             (Some(Mapped::Error(part)), Read::Refused(error)) => {
                 error.contains(part) && sent.is_payload(payload)

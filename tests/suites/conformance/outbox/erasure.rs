@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
+use message::Message;
+use migrations::{Line, Migrator};
 use operate::erase::{ErasureReport, Goals, Subject, erase, look};
 use operate::replay::{ReplayFilter, plan};
 use operate::{OperateError, Operator, PipelineConfig, Places, Role, Signed};
@@ -12,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::outbox::retention::{Relay, parked, rows};
+use crate::outbox::searches::inbox;
 use crate::outbox::support::{Database, TestDialect, pipeline, relay};
 
 tests::cases! { "outbox/erasure/{on}/{case}":
@@ -19,6 +23,7 @@ tests::cases! { "outbox/erasure/{on}/{case}":
         published_messages_lose_their_content_and_keep_their_place,
         what_any_relay_may_still_publish_is_left,
         a_pipeline_that_has_never_led_keeps_its_messages,
+        what_a_consumer_has_still_to_apply_is_left,
         a_dead_message_is_discarded_only_on_demand,
         what_is_only_parked_is_erased_with_its_error,
         an_erased_row_is_never_published,
@@ -39,7 +44,7 @@ fn of(count: i32, key: &str) -> impl Iterator<Item = NewMessage> {
 }
 
 fn subject() -> Subject {
-    Subject { key: KEY.to_owned(), topic: None, tenant: None, discard: false }
+    Subject { key: KEY.to_owned(), topic: None, tenant: None, discard: false, unapplied: false }
 }
 
 /// An operator who erases in one log, as the owner of its tables.
@@ -188,6 +193,90 @@ async fn a_pipeline_that_has_never_led_keeps_its_messages<DB: TestDialect>(db: &
     assert_eq!((report.erased, report.left), (2, 0), "{report:?}");
 }
 
+/// Opens an inbox in the database, whose result is what its consumer has learnt of the subject.
+async fn inbox_in<DB: TestDialect>(db: &Database<DB>) -> Inbox<DB> {
+    let mut admin = db.admin.acquire().await.unwrap();
+    Migrator::<DB>::new(Line::Inbox).up(&mut admin).await.unwrap();
+    drop(admin);
+    Inbox::open(db.admin.clone(), InboxOptions::default()).await.unwrap()
+}
+
+async fn apply<DB: TestDialect>(inbox: &Inbox<DB>, consumer: &str, message: &Message) {
+    let mut tx = inbox.begin().await.unwrap();
+    let tenant = Tenant::new("acme").unwrap();
+    let admitted = tx.admit(&ConsumerName::new(consumer).unwrap(), &tenant, message).await.unwrap();
+    let Admission::Fresh(guard) = admitted else { panic!("a new message") };
+    guard.complete(&mut tx, b"Ann").await.unwrap();
+    drop(tx.commit().await.unwrap());
+}
+
+/// Goal: a row stays until every configured consumer that is to apply its message has done so, or
+/// has it among its dead letters: the result that comes later could not be found without the row.
+/// Consumers of other topics or pipelines, and messages that an inbox accepts no more, are not
+/// waited for. Oracle: the rows, the results, and the reasons in the report.
+async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Database<DB>) {
+    let applied = inbox_in(db).await;
+    db.enqueue(of(3, KEY)).await;
+    let mut main = Relay::new(db, &relay()).await;
+    let entries = main.pass(&[]).await;
+    let messages: Vec<&Message> = entries.iter().map(|entry| entry.message.as_ref().unwrap()).collect();
+    apply(&applied, "billing", messages[0]).await;
+    let is_sqlite = DB::DIALECT == migrations::Dialect::Sqlite;
+    let bytes = if is_sqlite { "x'00'" } else { "'\\x00'" };
+    let letter = format!(
+        "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, headers, \
+         payload, reason, error, attempts, origin) VALUES ('019f0000-0000-7000-8000-000000000001', 'billing', '', \
+         '{id}', {fingerprint}, '{id}', 'orders', '[]', {bytes}, 'poison', 'x', 1, 'orders/0')",
+        id = messages[1].id,
+        fingerprint = bytes.replace("00", &"00".repeat(32)),
+    );
+    db.run(&letter).await;
+    let mut scene = Scene::at(&db.url);
+    for (consumer, pipelines, topics) in [
+        ("billing", &[][..], &["orders"][..]),
+        ("returns", &[], &["returns"]),
+        ("shipping", &["parcels"], &[]),
+    ] {
+        scene.places = scene.places.inbox(&inbox(&db.url, consumer, pipelines, topics)).await;
+    }
+    assert_eq!(scene.places.away(), []);
+    for (report, messages_erased) in [
+        (scene.look(&subject()).await, 2),
+        (scene.erase(&subject()).await, 2),
+        (scene.erase(&subject()).await, 0),
+    ] {
+        let erased: u64 =
+            report.parts.iter().filter(|part| part.what == "messages").map(|part| part.erased).sum();
+        assert_eq!((erased, left(&report)), (messages_erased, vec![("not applied yet", 1)]), "{report:?}");
+        assert!(!report.is_whole());
+    }
+    let results = "SELECT count(*) FROM inbox_message WHERE result IS NOT NULL";
+    assert_eq!((db.number(ERASED).await, db.number(results).await), (2, 0));
+
+    apply(&applied, "billing", messages[2]).await;
+    assert_eq!(db.number(results).await, 1);
+    let report = scene.erase(&subject()).await;
+    assert!(report.is_whole(), "{report:?}");
+    assert_eq!((db.number(ERASED).await, db.number(results).await), (3, 0));
+
+    // An operator need not wait, and a message that the inbox accepts no more is not waited for.
+    for is_old in [false, true] {
+        db.enqueue(of(1, KEY)).await;
+        main.pass(&[]).await;
+        assert_eq!(left(&scene.look(&subject()).await), [("not applied yet", 1)]);
+        if is_old {
+            let days = if is_sqlite { "15 * 86400000000" } else { "interval '15 days'" };
+            db.run(&format!("UPDATE inbox_retention SET retained_from = retained_from + {days}")).await;
+            scene.places = Places::new().outbox(&scene.pipeline);
+            scene.places = scene.places.inbox(&inbox(&db.url, "billing", &[], &["orders"])).await;
+        }
+        let asked = Subject { unapplied: !is_old, ..subject() };
+        let report = scene.erase(&asked).await;
+        assert!(report.is_whole() && report.erased == 1, "{report:?}");
+    }
+    scene.places.close().await;
+}
+
 /// Returns the URL of a database that does not exist.
 fn spelled_nowhere<DB: TestDialect>(db: &Database<DB>) -> String {
     match &db.directory {
@@ -230,14 +319,19 @@ async fn a_dead_message_is_discarded_only_on_demand<DB: TestDialect>(db: &Databa
     let discard = Subject { discard: true, ..subject() };
     let looked = scene.look(&discard).await;
     assert_eq!((looked.erased, looked.left, looked.parts[0].discarded), (1, 0, 1), "{looked:?}");
+    // Its exception keeps the key until the relay removes it.
     let report = scene.erase(&discard).await;
-    assert_eq!((report.erased, report.left, report.parts[0].discarded), (1, 0, 1), "{report:?}");
+    assert_eq!((report.erased, report.parts[0].discarded), (1, 1), "{report:?}");
+    assert_eq!(left(&report), [("discarded", 1)], "{report:?}");
     assert_eq!((db.number(ERASED).await, db.number(WITH_CONTENT).await, db.number(content).await), (2, 0, 0));
     let copies = "SELECT count(*) FROM outbox_parked WHERE length(payload) > 0 OR headers IS NOT NULL \
         OR content_type <> 'application/vnd.outbox.erased'";
     assert_eq!(db.number(copies).await, 0, "a copy is recognised as erased, too");
     let discards = "SELECT count(*) FROM outbox_audit WHERE action = 'discard' AND actor = 'ann'";
     assert_eq!(db.number(discards).await, 1);
+    assert_eq!(left(&scene.erase(&discard).await), [("discarded", 1)]);
+    main.pass(&[ExceptionChange::Resolve(entries[0].id)]).await;
+    assert!(scene.erase(&discard).await.is_whole());
 }
 
 /// Goal: a dead message whose row retention has removed loses its copy, and the error that the
@@ -252,7 +346,7 @@ async fn what_is_only_parked_is_erased_with_its_error<DB: TestDialect>(db: &Data
     db.run("DELETE FROM outbox_message").await;
     let discard = Subject { discard: true, ..subject() };
     let report = Scene::at(&db.url).erase(&discard).await;
-    assert_eq!((report.erased, report.left), (1, 0), "{report:?}");
+    assert_eq!((report.erased, left(&report)), (1, vec![("discarded", 1)]), "{report:?}");
     assert_eq!(db.number("SELECT count(*) FROM outbox_audit WHERE action = 'discard'").await, 1);
     assert_eq!(db.number("SELECT count(*) FROM outbox_audit WHERE error IS NOT NULL").await, 0);
     let copies = "SELECT count(*) FROM outbox_parked WHERE content_type = 'application/vnd.outbox.erased'";

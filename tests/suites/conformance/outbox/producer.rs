@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::begun::Line;
 use crate::outbox::support::{Database, Follower, TestDialect, granted};
 use message::token::DriftWindow;
-use message::{HeaderName, MessageId, SizeLimit, Topic, TraceContext};
+use message::{HeaderName, IdReused, MessageId, SizeLimit, Topic, TraceContext};
 use outbox::{
     CommitError, Dialect, Difference, EnqueueError, Enqueued, NewMessage, OnDuplicate, Outbox,
     OutboxTransaction, Rollback, TransactionError, trace,
@@ -85,7 +85,7 @@ async fn the_same_id_with_another_content_is_an_error<DB: TestDialect>(db: &Data
     for other in [named(id, "b"), named(id, "a").kind("other"), named(id, "a").content_type("text/plain")] {
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
         let error = tx.enqueue(other).await.unwrap_err();
-        assert!(matches!(error, EnqueueError::IdReused { id: reused, .. } if reused == id), "{error}");
+        assert!(matches!(&error, EnqueueError::IdReused(reused) if reused.id == id), "{error}");
         assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
     }
     assert_eq!(db.rows().await, 1);
@@ -113,7 +113,9 @@ async fn the_same_id_for_another_receiver_is_an_error<DB: TestDialect>(db: &Data
         for batch in batches {
             let mut tx = db.outbox.begin(&db.pool).await.unwrap();
             let error = tx.enqueue_batch(batch).await.unwrap_err();
-            let EnqueueError::IdReused { id: reused, differs, .. } = &error else { panic!("{error}") };
+            let EnqueueError::IdReused(IdReused { id: reused, differs, .. }) = &error else {
+                panic!("{error}")
+            };
             assert_eq!((*reused, differs), (id, &expected), "{error}");
             assert!(matches!(tx.commit().await, Err(CommitError::Poisoned { .. })));
         }
@@ -121,7 +123,7 @@ async fn the_same_id_for_another_receiver_is_an_error<DB: TestDialect>(db: &Data
         let new = MessageId::new();
         let mut tx = db.outbox.begin(&db.pool).await.unwrap();
         let error = tx.enqueue_batch([order().id(new), other.id(new)]).await.unwrap_err();
-        assert!(matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == expected), "{error}");
+        assert!(matches!(&error, EnqueueError::IdReused(reused) if reused.differs == expected), "{error}");
         tx.rollback().await.unwrap();
     }
     assert_eq!(db.rows().await, 1);
@@ -137,7 +139,7 @@ async fn a_message_that_is_forwarded_under_its_own_id_is_an_error<DB: TestDialec
     let mut tx = db.outbox.begin(&db.pool).await.unwrap();
     let error = tx.enqueue(forwarded()).await.unwrap_err();
     assert!(
-        matches!(&error, EnqueueError::IdReused { differs, .. } if *differs == [Difference::Topic]),
+        matches!(&error, EnqueueError::IdReused(reused) if reused.differs == [Difference::Topic]),
         "{error}"
     );
     assert!(error.to_string().contains("for topic bills was already enqueued with another topic"), "{error}");

@@ -264,7 +264,7 @@ async fn a_database_that_is_away_is_named_and_hides_no_other<DB: TestDialect>(db
     both.close().await;
 }
 
-fn inbox(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> InboxConfig {
+pub(super) fn inbox(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> InboxConfig {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
     InboxConfig {
         consumer: ConsumerName::new(consumer).unwrap(),
