@@ -70,7 +70,7 @@ impl Scene {
 
     /// Requeues all dead messages of these places. Returns what that cost.
     async fn requeue(&self, open: impl AsyncFnOnce() -> Places, count: usize) -> Result<Cost, Failure> {
-        self.capture.take();
+        drop(self.capture.take());
         let before = self.capture.sessions();
         let places = open().await;
         let operator = Operator::new("ann", Role::Operator);
@@ -140,9 +140,9 @@ async fn of_inbox(stage: Stage) -> Outcome {
             .execute(&format!(
                 "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, \
                  headers, payload, reason, error, attempts, origin) \
-                 SELECT gen_random_uuid(), 'billing-{count}', '', s.id, decode(md5(s.id::text), 'hex'), s.id, 'invoices', \
+                 SELECT gen_random_uuid(), 'billing-{count}', '', s.id, sha256(s.id::text::bytea), s.id, 'invoices', \
                  'account-7', '[]', 'x', 'poison', 'the account is closed', 10, 'invoices/0' \
-                 FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {count})) AS s"
+                 FROM (SELECT outbox_new_message_id() AS id FROM generate_series(1, {count})) AS s"
             ))
             .await?;
         let billing = InboxConfig {
