@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use inbox::ConsumerStatus;
+use operate::consumers::OwnConsumer;
 use operate::status::{Depth, PipelineStatus, status_at};
 use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
 use outbox_log::{EntryId, ExceptionState};
@@ -22,6 +24,9 @@ const FRESH_FOR: Duration = Duration::from_millis(1_500);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of the queries while a reader follows.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+/// The pauses before followers of a decision see again what became of it.
+const AFTER_DECISION: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3)];
 /// After this number of queries, ages are shown again even if nothing has changed.
 const QUIET_LOOKS: u32 = 5;
 /// Interval of the queries for the size and the age of outboxes.
@@ -47,6 +52,9 @@ struct Latest {
     picture: Arc<Picture>,
 }
 
+/// The consumers of this process, by name: a process can run several with one name.
+pub(crate) type OwnConsumers = BTreeMap<String, Vec<OwnConsumer>>;
+
 /// Messages enqueued per second, by minute.
 type Rates = Vec<Option<f64>>;
 
@@ -54,6 +62,8 @@ type Rates = Vec<Option<f64>>;
 pub(crate) struct Observer {
     pipelines: Vec<PipelineConfig>,
     inboxes: Vec<InboxConfig>,
+    /// The consumers of this process.
+    consumers: Vec<ConsumerStatus>,
     places: Vec<Places>,
     begun_at: Instant,
     latest: Mutex<Option<Latest>>,
@@ -75,6 +85,7 @@ impl Observer {
             places: pipelines.iter().map(|pipeline| Places::new().outbox(pipeline)).collect(),
             pipelines,
             inboxes,
+            consumers: Vec::new(),
             begun_at: Instant::now(),
             latest: Mutex::default(),
             samples: StdMutex::default(),
@@ -85,6 +96,20 @@ impl Observer {
             nav: watch::Sender::default(),
             changes: watch::Sender::new(0),
         }
+    }
+
+    /// Adds the consumers of this process.
+    pub(crate) fn watching(self, consumers: Vec<ConsumerStatus>) -> Self {
+        Self { consumers, ..self }
+    }
+
+    /// Returns the consumers of this process, by name. Answers from memory.
+    pub(crate) fn own_consumers(&self) -> OwnConsumers {
+        let mut all = OwnConsumers::new();
+        for own in self.consumers.iter().map(OwnConsumer::of) {
+            all.entry(own.consumer.clone()).or_default().push(own);
+        }
+        all
     }
 
     /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as the
@@ -131,6 +156,15 @@ impl Observer {
         self.changes.subscribe()
     }
 
+    /// Tells followers several times within the next seconds that something has changed: messages
+    /// that were requeued and died again at once are as many as before. Cancel-safe.
+    pub(crate) async fn tell_after_decision(&self) {
+        for pause in AFTER_DECISION {
+            tokio::time::sleep(pause).await;
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
     /// Records that a user reads the page: consumers, keys and sagas are queried for a while.
     pub(crate) fn mark_read(&self) {
         *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -171,7 +205,7 @@ impl Observer {
             if self.changes.receiver_count() == 0 {
                 continue;
             }
-            let now = digest(&*self.picture().await);
+            let now = digest(&*self.picture().await, &self.own_consumers());
             quiet += 1;
             if now != seen || quiet >= QUIET_LOOKS {
                 (seen, quiet) = (now, 0);
@@ -338,8 +372,13 @@ async fn rates(place: &OutboxPlace, now: OffsetDateTime, newest: Option<EntryId>
 
 /// Returns a number that changes when something worth showing changes. Excludes ages, which always
 /// change.
-fn digest(picture: &Picture) -> u64 {
+fn digest(picture: &Picture, own: &OwnConsumers) -> u64 {
     let mut hasher = DefaultHasher::new();
+    for own in own.values().flatten() {
+        let wait = own.wait();
+        (&own.consumer, &own.reads, std::mem::discriminant(&own.state)).hash(&mut hasher);
+        (wait.map(|wait| (wait.why, wait.passes)), own.held_keys).hash(&mut hasher);
+    }
     for (status, _) in &picture.pipelines {
         let PipelineStatus { pipeline, state, holder, epoch, exceptions, paused, .. } = status;
         (pipeline, state, holder, epoch, exceptions, status.backlog_entries_max).hash(&mut hasher);
@@ -377,6 +416,25 @@ mod tests {
         assert!(!wanted().await);
         assert_eq!(look(PipelineState::Leading), None);
         assert!(wanted().await);
+    }
+
+    /// Goal: an operator sees within seconds that requeued messages have died again, although their
+    /// number is the same. Oracle: the changes that a follower gets without any other one.
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_decision_is_told_within_seconds() {
+        let observer = Observer::new(Vec::new(), Vec::new());
+        let mut follower = observer.follow();
+        let begun = Instant::now();
+        let told = async {
+            let mut times = Vec::new();
+            while times.len() < AFTER_DECISION.len() {
+                follower.changed().await.unwrap();
+                times.push(begun.elapsed().as_secs());
+            }
+            times
+        };
+        let ((), times) = tokio::join!(observer.tell_after_decision(), told);
+        assert_eq!(times, [1, 3, 6]);
     }
 
     #[tokio::test(start_paused = true)]
