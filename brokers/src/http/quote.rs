@@ -31,9 +31,13 @@ const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 /// Characters of escapes in JSON, URLs and HTML. Behind them, a piece is not recognized.
 const ESCAPES: [char; 3] = ['\\', '%', '&'];
 
+/// Replaces a body that is not quoted.
+const HIDDEN: &str = " and a body that is not shown";
+
 /// Returns what an error says of a body, behind the status: nothing if it has no text.
 pub(super) fn said(body: &[u8], message: &Message, target: &Target) -> String {
-    let text = String::from_utf8_lossy(body);
+    // Compressed, or in another encoding, where a piece would not be recognized.
+    let Some(text) = beginning_of_text(body) else { return HIDDEN.to_owned() };
     let shown = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = shown.collect::<Vec<_>>().join(" ");
     if line.is_empty() {
@@ -42,12 +46,21 @@ pub(super) fn said(body: &[u8], message: &Message, target: &Target) -> String {
     let is_escaped = line.contains(ESCAPES) || words(&line).any(|word| word.chars().count() > WORD_MAX);
     let is_large = message.payload.len() > PAYLOAD_BYTES_MAX;
     if is_escaped || is_large || Pieces::of(&line).is_in_any(&hidden(message, target)) {
-        return String::from(" and a body that is not shown");
+        return HIDDEN.to_owned();
     }
     let beginning: String = line.chars().take(BODY_CHARS_MAX).collect();
     let dots = if beginning.len() < line.len() { "…" } else { "" };
     // A semicolon would begin the remedy.
     format!(": \"{}{dots}\"", beginning.replace(';', ","))
+}
+
+/// Returns a text in UTF-8, without a last character that was cut.
+fn beginning_of_text(body: &[u8]) -> Option<&str> {
+    let whole = match std::str::from_utf8(body) {
+        Err(error) if error.error_len().is_none() => body.get(..error.valid_up_to())?,
+        _ => body,
+    };
+    std::str::from_utf8(whole).ok().filter(|text| !text.contains('\0'))
 }
 
 /// Returns the texts of which no error shows a piece.
@@ -116,13 +129,15 @@ mod tests {
 
     use super::*;
 
-    const HIDDEN: &str = " and a body that is not shown";
-
     fn said_of(body: &str, payload: &'static str) -> String {
+        said_of_bytes(body.as_bytes(), payload)
+    }
+
+    fn said_of_bytes(body: &[u8], payload: &'static str) -> String {
         let mut message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), payload);
         message.headers.insert("tenant", "Acme-77").unwrap();
         let target = Target::parse("https://a.example/services/T0/s3cr%65t/k9?token=to%2Fken+two").unwrap();
-        said(body.as_bytes(), &message, &target)
+        said(body, &message, &target)
     }
 
     #[test]
@@ -164,6 +179,18 @@ mod tests {
             assert_eq!(said_of(body, payload), HIDDEN, "{body}");
             assert_eq!(said_of(harmless, payload), format!(": \"{harmless}\""));
         }
+    }
+
+    /// The beginning of a gzip file, Latin-1, UTF-16.
+    #[test]
+    fn a_body_that_is_compressed_or_in_another_encoding_is_not_shown() {
+        let payload = r#"{"name":"Müller","pin":"907"}"#;
+        for body in [&b"\x1f\x8b\x08\0\0\0\0\0\0\x03M\xcc"[..], b"who is M\xfcller?", b"9\x000\x007\0"] {
+            assert_eq!(said_of_bytes(body, payload), HIDDEN, "{body:?}");
+        }
+        let text = "no price in €".as_bytes();
+        let (_, cut) = text.split_last().unwrap();
+        assert_eq!(said_of_bytes(cut, payload), ": \"no price in\"", "a character was cut");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod asking;
 mod ending;
 mod storing;
+mod trial;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::ending::{ended_by_checkpointer, ended_by_reader};
+use self::ending::ended_by_reader;
 use self::storing::committed;
+use self::trial::Trial;
 use crate::blocks::Blocks;
 use crate::broker_session::{BrokerEvent, BrokerSession};
 use crate::checkpointer::{Checkpointer, CheckpointerEnd, Command, Report};
@@ -41,6 +43,9 @@ pub(crate) enum Ended {
     LeaseLost,
     /// The database failed: take the lease and load the cursor again.
     Failed(LogError),
+    /// The database failed while a checkpoint was on its way: what was published since the last one
+    /// will be published again.
+    Unstored(LogError),
     /// Two entries share this id. Their state in memory must not be stored.
     SharedId(EntryId),
 }
@@ -68,6 +73,8 @@ pub(crate) struct Lead {
     pub(crate) continued: Option<Continued>,
     /// Whether the term has had a session with the broker.
     pub(crate) session: watch::Sender<bool>,
+    /// Whether the term before could not store its last checkpoint.
+    pub(crate) follows_unstored: bool,
 }
 
 /// Interval between checks for pauses, short enough that a pause takes effect within a second.
@@ -110,6 +117,8 @@ struct Driver {
     observer: Option<Observer>,
     /// The state of the broker transactions, if messages are published in them.
     commits: Option<Commits>,
+    /// Set while few messages are published, until checkpoints are stored again.
+    trial: Option<Trial>,
 }
 
 impl Lead {
@@ -145,6 +154,8 @@ impl Lead {
             trust,
             renew_interval,
         };
+        // With a broker transaction, the broker has stored the checkpoint already.
+        let trial = (self.follows_unstored && self.continued.is_none()).then(Trial::new);
         let machine = Machine::new(settings.clone(), self.cursor.clone(), self.blocks);
         let commits = self.continued.as_ref().map(|continued| Commits::new(continued, self.lease.epoch));
         let machine = match self.continued {
@@ -183,6 +194,7 @@ impl Lead {
             began_at: Instant::now(),
             observer: self.observer,
             commits,
+            trial,
         };
         driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await
     }
@@ -221,7 +233,7 @@ impl Driver {
             // how many pages can come in a row.
             tokio::select! {
                 biased;
-                ended = &mut *checkpointer => return ended_by_checkpointer(ended),
+                ended = &mut *checkpointer => return self.ended_by_checkpointer(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
                 // The lease could not be renewed in time: stop now, whatever the database answers
                 // later.
@@ -283,13 +295,17 @@ impl Driver {
         self.machine.set_now(self.began_at.elapsed());
         while self.draining.is_none()
             && self.commits.as_ref().is_none_or(Commits::may_submit)
+            && let left @ 1.. = self.trial.as_ref().map_or(usize::MAX, Trial::left)
             && let Some(permit) = self.broker_session.permit()
         {
-            let batch = self.machine.submissions(self.batch_len);
+            let batch = self.machine.submissions(self.batch_len.min(left));
             if batch.is_empty() {
                 break;
             }
             self.telemetry.submitted(batch.len());
+            if let Some(trial) = &mut self.trial {
+                trial.submitted(batch.len());
+            }
             permit.send(batch);
             if let Some(commits) = &mut self.commits {
                 commits.submitted();
@@ -304,6 +320,7 @@ impl Driver {
         if self.machine.changes_len() >= self.settings.checkpoint_changes || self.machine.wants_store() {
             self.store();
         }
+        self.try_storing();
         self.ask();
         self.emit();
     }

@@ -24,6 +24,19 @@ impl Driver {
         }
     }
 
+    /// Stores what the messages of a trial have changed, as soon as all of them are answered: the
+    /// others wait for it.
+    pub(super) fn try_storing(&mut self) {
+        let waits = self.trial.as_ref().is_some_and(|trial| trial.left() == 0);
+        if !waits || self.storing || self.machine.in_flight_len() > 0 {
+            return;
+        }
+        self.store();
+        if let Some(trial) = self.trial.as_mut().filter(|_| !self.storing) {
+            trial.came_back();
+        }
+    }
+
     /// Closes the transaction of the confirmed messages, once every message was answered and the
     /// previous checkpoint is stored. If closing fails, returns how the term ends.
     pub(super) fn commit(&mut self) -> Option<Ended> {
@@ -69,6 +82,7 @@ impl Driver {
 
     fn on_stored(&mut self) {
         self.storing = false;
+        self.trial.take_if(|trial| trial.stored(self.settings.page_entries));
         if std::mem::take(&mut self.stores_due) {
             self.due.look(Instant::now());
         }

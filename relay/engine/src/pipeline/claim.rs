@@ -41,6 +41,8 @@ pub(super) struct Open {
     /// An id that two entries share. Nothing is published before each has its own: otherwise every
     /// retry would publish the same messages again.
     pub(super) shared_id: Option<EntryId>,
+    /// Whether the last term that led could not store its last checkpoint.
+    pub(super) is_unstored: bool,
     /// When the broker first became unreachable, for a pipeline that needs it in order to lead.
     refused_since: Option<OffsetDateTime>,
 }

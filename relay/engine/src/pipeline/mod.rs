@@ -12,6 +12,8 @@ mod claim;
 mod claim_tests;
 mod kept;
 mod status;
+#[cfg(test)]
+mod unstored_tests;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -183,7 +185,7 @@ impl Pipeline {
                     failures = 0;
                     Duration::ZERO
                 }
-                Ok(Ended::Failed(error)) | Err(error) => {
+                Ok(Ended::Failed(error) | Ended::Unstored(error)) | Err(error) => {
                     failures += 1;
                     let pause = pause(failures, self.host.uniform());
                     self.wait_because(&error);
@@ -261,8 +263,11 @@ impl Pipeline {
             observer: self.observer.clone(),
             continued,
             session: self.session.clone(),
+            follows_unstored: open.is_unstored,
         };
-        Ok(lead.run().await)
+        let ended = lead.run().await;
+        open.is_unstored = matches!(ended, Ended::Unstored(_));
+        Ok(ended)
     }
 }
 

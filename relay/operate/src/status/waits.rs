@@ -127,10 +127,12 @@ impl PipelineStatus {
         }
         if let Some(age) = self.behind_seconds() {
             let text = if self.parked(ExceptionState::Retrying) == 0 {
-                "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow"
-            } else {
                 "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
-                 messages that are refused again and again slow it down"
+                 its database stores no checkpoint (then its log has the error)"
+            } else {
+                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, its \
+                 database stores no checkpoint (then its log has the error), or messages that are refused again and \
+                 again slow it down"
             };
             add(Symptom::Behind, true, Some(age), String::from(text));
         }

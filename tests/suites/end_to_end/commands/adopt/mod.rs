@@ -4,6 +4,7 @@
 mod by_hand;
 mod connect;
 mod debezium;
+mod escapes;
 mod frameworks;
 mod lost;
 mod refused;
@@ -55,6 +56,7 @@ tests::cases! { "adopt/{case}/{on}":
         the_printed_sql_does_the_same = by_hand::the_printed_sql,
         a_change_that_nothing_sends_is_refused = unseen::changes,
         rows_that_no_trigger_saw_are_imported = unseen::rows,
+        a_document_with_any_escape_is_handed_over = escapes::handed_over,
         a_row_that_cannot_be_deleted_is_refused = staying::undeletable,
         rows_that_stayed_are_not_imported_again = staying::handed_over,
         an_import_that_leaves_rows_is_undone = staying::undone,

@@ -1,0 +1,94 @@
+//! A database that grants leases and stores no checkpoint.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use message::testing::{BrokerScript, ScriptedBroker};
+use message::{EventType, Message, MessageId, Receipts, Submission, Topic};
+use outbox_log::testing::{LogScript, ScriptedLog};
+use outbox_log::{
+    Cursor, Difference, Entry, EntryId, ExceptionChange, Fenced, LogError, Mark, Page, PageLimit, RelayName,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::Pipeline;
+use crate::options::EngineOptions;
+
+const ROWS: i64 = 500;
+
+/// A log whose disk is full: the lease's row has room for its next version, an exception has none.
+struct FullDisk {
+    rows: Vec<Entry>,
+    is_full: AtomicBool,
+    /// Checkpoints that were not stored.
+    failures: AtomicUsize,
+}
+
+#[async_trait]
+impl LogScript for FullDisk {
+    async fn next_difference(&self, base: &Mark) -> Result<Option<Difference>, LogError> {
+        let (base, head) = (base.clone(), Mark::new("1"));
+        Ok((base != head).then_some(Difference { base, head, ceiling: ROWS }))
+    }
+
+    async fn read_page(&self, _: &Difference, after: EntryId, _: PageLimit) -> Result<Page, LogError> {
+        let entries = self.rows.iter().filter(|row| row.id > after).cloned().collect();
+        Ok(Page { entries, exhausted: true })
+    }
+
+    async fn checkpoint(&self, _: i64, _: &Cursor, _: &[ExceptionChange]) -> Result<Fenced, LogError> {
+        if !self.is_full.load(Ordering::Relaxed) {
+            return Ok(Fenced::Held);
+        }
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let reason = String::from("could not extend file: No space left on device");
+        Err(LogError::Unavailable { reason, source: None })
+    }
+}
+
+/// Confirms everything, and counts the copies of each message.
+#[derive(Default)]
+struct Counting(Mutex<HashMap<MessageId, usize>>);
+
+impl BrokerScript for Counting {
+    fn submit(&self, batch: Vec<Submission>, receipts: &Receipts) {
+        for submission in batch {
+            *self.0.lock().unwrap().entry(submission.message.id).or_default() += 1;
+            receipts.send(submission.ticket, Ok(()));
+        }
+    }
+}
+
+/// Goal: while no checkpoint can be stored, terms do not publish the same messages again and again;
+/// afterwards everything leaves at once. Oracle: the number of copies at the broker.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_stored_is_not_published_again_and_again() {
+    let rows = (1..=ROWS).map(|id| {
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+        Entry { id: EntryId(id), message: Ok(message), deliver_in: None }
+    });
+    let disk = FullDisk { rows: rows.collect(), is_full: true.into(), failures: AtomicUsize::default() };
+    let (disk, broker) = (Arc::new(disk), Arc::new(Counting::default()));
+    let name = RelayName::new("orders").unwrap();
+    let store = Arc::new(ScriptedLog(Arc::clone(&disk)));
+    let connector = Arc::new(ScriptedBroker(Arc::clone(&broker)));
+    let pipeline = Pipeline::new(name, store, connector, EngineOptions::default());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(pipeline.run(stop.clone()));
+    let copies = || broker.0.lock().unwrap().values().sum::<usize>();
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let failures = disk.failures.load(Ordering::Relaxed);
+    assert!(failures > 50, "{failures} terms");
+    // The first term publishes what it reads before its checkpoint fails, each later one a message.
+    let (rows, published) = (usize::try_from(ROWS).unwrap(), copies());
+    assert!(published < rows + failures, "{published} copies in {failures} terms");
+    disk.is_full.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(broker.0.lock().unwrap().len(), rows);
+    assert!(copies() <= published + rows, "{} copies", copies());
+    stop.cancel();
+    running.await.unwrap();
+}
