@@ -17,12 +17,9 @@
 //! | `apply` | handles one message in a transaction: guard, handler, commit, failure |
 //! | `redrive` | handles the next message that an operator asked to redrive |
 //! | `is_passing` | whether an error passes by itself: run the transaction again, and count nothing |
-//!
-//! [`receiving`] has the loop of a consumer: with Diesel as an example of a driver that blocks.
 
 pub mod diesel;
 pub mod diesel_async;
 pub mod orders;
-pub mod receiving;
 pub mod sea_orm;
 pub mod tokio_postgres;
