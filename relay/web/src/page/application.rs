@@ -82,16 +82,21 @@ fn unknown() -> Problem {
     Problem::new(StatusCode::FORBIDDEN, text).with_help(help)
 }
 
+/// Returns what is wrong with a name that the audit could not keep.
+pub(crate) fn unkept(name: &str) -> Option<String> {
+    match name {
+        name if name.trim().is_empty() => Some(String::from("an empty name")),
+        name if name.len() > TEXT_BYTES_MAX => {
+            Some(format!("a name of {} bytes; the maximum is {TEXT_BYTES_MAX}", name.len()))
+        }
+        name if name.contains(char::is_control) => Some(String::from("a name with a control character")),
+        _ => None,
+    }
+}
+
 /// Refuses a name that the audit could not keep.
 fn check(name: &str) -> Result<(), Problem> {
-    let problem = match name {
-        name if name.trim().is_empty() => String::from("an empty name"),
-        name if name.len() > TEXT_BYTES_MAX => {
-            format!("a name of {} bytes; the maximum is {TEXT_BYTES_MAX}", name.len())
-        }
-        name if name.contains(char::is_control) => String::from("a name with a control character"),
-        _ => return Ok(()),
-    };
+    let Some(problem) = unkept(name) else { return Ok(()) };
     let text = format!("the application named the operator of this request by {problem}");
     let help = "the audit stores the name: return one that people recognize, such as a login or an address";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
