@@ -1,6 +1,6 @@
 //! An issuer of access tokens of the test's own: a token endpoint over HTTPS, whose tokens the
-//! services' Kafka accepts (`cargo xtask services`), or a RabbitMQ node of the test. It shares a key
-//! with either.
+//! services' Kafka accepts (`cargo xtask services`), or a RabbitMQ node of the test. It shares a
+//! key with either.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -80,8 +80,9 @@ impl Answer<'_> {
             ));
         };
         let claims = Claims::of(value.expose_secret()).unwrap_or_default();
-        // `expires_in` counts from now on, so it is right even where the clocks differ. No token lives
-        // longer than from its issue to its expiry, whatever the answer and the issuer's clock say.
+        // `expires_in` counts from now on, so it is right even where the clocks differ. No token
+        // lives longer than from its issue to its expiry, whatever the answer and the issuer's
+        // clock say.
         let longest = claims.lifetime().unwrap_or(LIFETIME_MAX).min(LIFETIME_MAX);
         let expires_at = match &granted.expires_in {
             Some(seconds) => now + lifetime(seconds)?,

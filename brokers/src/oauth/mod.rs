@@ -20,7 +20,7 @@ mod file;
 mod jwt;
 
 pub use config::OAuth;
-#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+#[cfg(feature = "rabbitmq")]
 pub(crate) use jwt::Claims;
 #[cfg(any(feature = "rabbitmq", test))]
 pub(crate) use renewal::AGAIN_MAX;

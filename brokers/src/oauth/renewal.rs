@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::token::TokenProvider;
-#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
-use super::token::{Token, TokenError};
+use super::token::{Token, TokenError, TokenProvider};
 
 /// Time by which a token may expire earlier than it seems: issuers count whole seconds, and their
-/// answer takes time. Tokens of seconds would otherwise be replaced too late: a client of Kafka that
-/// authenticates again with the previous one does so once more soon after, and Kafka refuses a
+/// answer takes time. Tokens of seconds would otherwise be replaced too late: a client of Kafka
+/// that authenticates again with the previous one does so once more soon after, and Kafka refuses a
 /// second time within a second.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 /// Minimum time between two requests for a token.
@@ -32,7 +30,6 @@ impl TokenSource {
     ///
     /// # Errors
     /// [`TokenError`] without a token, also after the time limit.
-    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) async fn token(&self) -> Result<Token, TokenError> {
         let Self { provider, limit, prefix } = self;
         tokio::time::timeout(*limit, provider.token()).await.unwrap_or_else(|_| {

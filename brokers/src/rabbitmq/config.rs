@@ -9,11 +9,13 @@ use message::{SizeLimit, Topic};
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::credential::OAUTH;
 use super::management_url;
 use crate::oauth::OAuth;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
+
+/// The section of tokens.
+pub(super) const OAUTH: &str = "rabbitmq.oauth";
 
 /// Maximum length of an AMQP short string in bytes: names of exchanges, queues, applications.
 pub(super) const SHORT_BYTES_MAX: usize = 255;

@@ -1,19 +1,14 @@
 //! The credential of a login: a password, or a token of OAuth 2 that RabbitMQ takes as one.
 
-use message::PublishError;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::config::{Auth, Config, invalid};
-use super::unopened::OpenFailure;
-use crate::inspect::InspectError;
-use crate::oauth::{Token, TokenSource};
+use super::config::{Auth, Config, OAUTH, invalid};
+use crate::oauth::{Token, TokenError, TokenSource};
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 
 /// The setting of the password.
 pub(super) const PASSWORD: &str = "rabbitmq.password";
-/// The section of tokens.
-pub(super) const OAUTH: &str = "rabbitmq.oauth";
 
 /// Where the credential comes from.
 #[derive(Debug, Clone)]
@@ -58,12 +53,13 @@ impl Credential {
     }
 
     /// Reads the password, or asks for a token. Cancel-safe.
-    pub(super) async fn proof(&self) -> Result<Proof, OpenFailure> {
+    ///
+    /// # Errors
+    /// [`TokenError`] without a token, and for a file that cannot be read.
+    pub(super) async fn proof(&self) -> Result<Proof, TokenError> {
         match self {
-            Self::Password(secret) => {
-                secret.load(PASSWORD).map(Proof::Password).map_err(OpenFailure::Setting)
-            }
-            Self::Tokens(tokens) => tokens.token().await.map(Proof::Token).map_err(OpenFailure::Token),
+            Self::Password(secret) => Ok(Proof::Password(secret.load(PASSWORD)?)),
+            Self::Tokens(tokens) => tokens.token().await.map(Proof::Token),
         }
     }
 }
@@ -77,8 +73,8 @@ impl Proof {
         }
     }
 
-    /// Returns the user of a login whose settings name none: RabbitMQ takes the name from the token,
-    /// and this one only if the token has none.
+    /// Returns the user of a login whose settings name none: RabbitMQ takes the name from the
+    /// token, and this one only if the token has none.
     pub(super) fn user(&self) -> Option<&str> {
         match self {
             Self::Password(_) => None,
@@ -100,19 +96,6 @@ pub(super) fn basic(user: &str, password: &SecretString) -> String {
     use base64::Engine as _;
     let pair = format!("{user}:{}", password.expose_secret());
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
-}
-
-impl From<OpenFailure> for InspectError {
-    fn from(failure: OpenFailure) -> Self {
-        match failure {
-            OpenFailure::Setting(error) => Self::operator(error.to_string()),
-            OpenFailure::Token(error) => error.into(),
-            other => {
-                let error = PublishError::from(other);
-                Self { fault: error.fault(), reason: error.to_string() }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

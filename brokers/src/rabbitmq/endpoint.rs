@@ -234,7 +234,10 @@ impl Endpoint {
         let first = &self.hosts[0];
         let login = &first.authority.userinfo;
         let authorization = match &self.credential {
-            Some(credential) => credential.proof().await?.authorization(&login.username),
+            Some(credential) => {
+                let proof = credential.proof().await.map_err(OpenFailure::Token)?;
+                proof.authorization(&login.username)
+            }
             // Without a password, the client library has that of the user guest.
             None => basic(&login.username, &SecretString::from(login.password.clone())),
         };
@@ -246,7 +249,7 @@ impl Endpoint {
     pub(super) async fn with_secrets(&self) -> Result<Secrets, OpenFailure> {
         let tls = self.certificates()?;
         let proof = match &self.credential {
-            Some(credential) => Some(credential.proof().await?),
+            Some(credential) => Some(credential.proof().await.map_err(OpenFailure::Token)?),
             None => None,
         };
         Ok(Secrets { proof, tls })

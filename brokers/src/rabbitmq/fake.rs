@@ -213,8 +213,8 @@ mod tests {
     }
 
     /// Goal: a token is replaced before it expires, on the existing connection, and one that the
-    /// broker refuses is not. Issuers that refuse or hang meanwhile end nothing. Oracle: the secrets
-    /// that the broker receives.
+    /// broker refuses is not. Issuers that refuse or hang meanwhile end nothing. Oracle: the
+    /// secrets that the broker receives.
     #[tokio::test]
     async fn a_token_is_replaced_before_it_expires() {
         let (url, _published, mut told) = broker().await;
@@ -248,7 +248,8 @@ mod tests {
         );
     }
 
-    /// Goal: a token that the broker refuses is named by its owner, and not shown. Oracle: the error.
+    /// Goal: a token that the broker refuses is named by its owner, and not shown. Oracle: the
+    /// error.
     #[tokio::test]
     async fn a_token_that_the_broker_refuses_is_named_by_its_owner() {
         let (url, _published, _told) = broker().await;

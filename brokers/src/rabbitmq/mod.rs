@@ -47,6 +47,7 @@
 //! | publishers blocked by an alarm | none until it is over: a new connection would only publish the same messages again |
 //! | a topic that was published before on this session is refused for lack of permission (an expired token) | broker's fault, session: the next one logs in again |
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
+//! | no token: the issuer refuses the client, or is away | operator's or broker's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
 //! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)); many keys are in flight at once.

@@ -4,8 +4,8 @@
 //! A token that expires ends no connection, but from then on the broker refuses every operation on
 //! it (rabbitmq.com/docs/oauth2). So the file is checked at an interval, and an issuer is asked
 //! before the token expires; then the broker receives the new secret. For users in RabbitMQ's own
-//! database, the broker accepts any secret there and never checks it; and it ends a connection whose
-//! new token it refuses. So a new secret is first tried in a separate login.
+//! database, the broker accepts any secret there and never checks it; and it ends a connection
+//! whose new token it refuses. So a new secret is first tried in a separate login.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};

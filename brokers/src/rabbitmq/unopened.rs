@@ -8,6 +8,7 @@ use secrecy::ExposeSecret as _;
 use super::credential::Proof;
 use super::fault;
 use super::token::Expiry;
+use crate::inspect::InspectError;
 use crate::oauth::{Token, TokenError};
 use crate::settings::InvalidSetting;
 
@@ -159,6 +160,19 @@ impl From<OpenFailure> for SubscriptionError {
             OpenFailure::Nowhere { reason, is_for_operator: false } => Self::lost(reason),
             OpenFailure::Timeout(reason) => Self::lost(reason),
             OpenFailure::Client(error) => fault::of_subscription(error),
+        }
+    }
+}
+
+impl From<OpenFailure> for InspectError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Setting(error) => Self::operator(error.to_string()),
+            OpenFailure::Token(error) => error.into(),
+            other => {
+                let error = PublishError::from(other);
+                Self { fault: error.fault(), reason: error.to_string() }
+            }
         }
     }
 }

@@ -400,7 +400,6 @@ mod tests {
                 "cannot be used",
             ),
             ("from = ['10.0.0.7']\nviewers = ['a']\nlogout_url = 'https://evil.example'\n", "is no path"),
-            ("secret = 's3cret'\nviewers = ['a']\n", "the minimum is 12"),
             ("secret = 's3cret'\nsecret_file = '/x'\nviewers = ['a']\n", "either it or"),
         ] {
             let problem =

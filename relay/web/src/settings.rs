@@ -18,8 +18,8 @@ pub struct PageConfig {
     pub behind_proxy: bool,
     /// Its certificate.
     pub tls: Option<PageTls>,
-    /// The users. Without any, and without a proxy that names people, those on this machine may view
-    /// it.
+    /// The users. Without any, and without a proxy that names people, those on this machine may
+    /// view it.
     pub users: Vec<PageUser>,
     /// The proxy that logs people in, if there is one.
     pub proxy_login: Option<ProxyLogin>,

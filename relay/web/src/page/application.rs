@@ -7,13 +7,13 @@ use axum::body::{Body, to_bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use message::TEXT_BYTES_MAX;
 use operate::Operator;
 
 use super::answer::Problem;
 use super::app::FORM_BYTES_MAX;
 use super::forms::{FIELD, FormKey};
 use super::gate::{Advice, from_the_page};
+use super::guard::unkept;
 
 /// Timeout for the body of a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,18 +82,6 @@ fn unknown() -> Problem {
     Problem::new(StatusCode::FORBIDDEN, text).with_help(help)
 }
 
-/// Returns what is wrong with a name that the audit could not keep.
-pub(crate) fn unkept(name: &str) -> Option<String> {
-    match name {
-        name if name.trim().is_empty() => Some(String::from("an empty name")),
-        name if name.len() > TEXT_BYTES_MAX => {
-            Some(format!("a name of {} bytes; the maximum is {TEXT_BYTES_MAX}", name.len()))
-        }
-        name if name.contains(char::is_control) => Some(String::from("a name with a control character")),
-        _ => None,
-    }
-}
-
 /// Refuses a name that the audit could not keep.
 fn check(name: &str) -> Result<(), Problem> {
     let Some(problem) = unkept(name) else { return Ok(()) };
@@ -115,6 +103,8 @@ pub(crate) fn with_key(mut response: Response, key: &FormKey, prefix: &str) -> R
 
 #[cfg(test)]
 mod tests {
+    use message::TEXT_BYTES_MAX;
+
     use super::*;
 
     #[test]

@@ -11,7 +11,7 @@ use brokers::Network;
 use operate::{Operator, Role};
 
 use super::answer::Problem;
-use super::application::unkept;
+use super::guard::unkept;
 use super::users::{KnownSecret, Users};
 use crate::settings::ProxyLogin;
 
@@ -32,7 +32,7 @@ pub(crate) struct Proxied {
     pub(crate) logout_url: Option<String>,
 }
 
-/// What the headers of a request say.
+/// The claim of the headers of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// Nothing.

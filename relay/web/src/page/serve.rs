@@ -25,6 +25,7 @@ use super::links::Links;
 use super::login::OwnLogin;
 use super::proxied::Proxied;
 use super::session::Cookie;
+use super::sessions::Sessions;
 use super::users::Users;
 use super::{Own, tls};
 use crate::listener::{self, Admitted, Bounds};
@@ -127,6 +128,7 @@ impl Page {
             users,
             cookie: Cookie::new(page.is_encrypted(), address.port()),
             proxy,
+            sessions: Sessions::new(pipelines.to_vec()),
         });
         let app = Arc::new(App::new(pipelines.to_vec(), inboxes.to_vec(), own, Links::of(page), access));
         let bounds = Bounds {

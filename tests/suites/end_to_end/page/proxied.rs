@@ -1,5 +1,5 @@
-//! People whom a proxy has logged in, and everybody who forges its headers. The proxy has an address
-//! of its own: 127.0.0.2.
+//! People whom a proxy has logged in, and everybody who forges its headers. The proxy has an
+//! address of its own: 127.0.0.2.
 
 use std::net::Ipv4Addr;
 
