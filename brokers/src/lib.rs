@@ -30,6 +30,7 @@ pub mod fuzzing;
 mod inspect;
 #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
 mod lag;
+mod network;
 #[cfg(any(feature = "http", feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
@@ -53,7 +54,7 @@ pub mod http;
 pub mod kafka;
 #[cfg(feature = "memory")]
 pub mod memory;
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 pub mod oauth;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
@@ -61,6 +62,7 @@ pub mod rabbitmq;
 pub mod sqs;
 
 pub use inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
+pub use network::Network;
 pub use secret::Secret;
 pub use settings::InvalidSetting;
 pub use tls::Tls;

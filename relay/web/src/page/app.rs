@@ -307,6 +307,7 @@ fn asset(kind: &'static str, content: impl IntoResponse) -> Response {
 mod tests {
     use super::super::guard::Hosts;
     use super::super::session::Cookie;
+    use super::super::sessions::Sessions;
     use super::super::users::Users;
     use super::*;
 
@@ -318,6 +319,8 @@ mod tests {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[]).unwrap(),
             cookie: Cookie::new(false, 9465),
+            proxy: None,
+            sessions: Sessions::new(Vec::new()),
         });
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let mut turns = Vec::new();

@@ -1,6 +1,7 @@
 //! The login form.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -8,6 +9,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use maud::{DOCTYPE, Markup, html};
+use operate::sessions::check_begin;
+use time::OffsetDateTime;
 
 use super::address::with_query;
 use super::again::Again;
@@ -15,8 +18,12 @@ use super::answer::{Html, Problem};
 use super::app::{self, Access, App};
 use super::context::{self, Context};
 use super::fields::{Fields, Unproven};
+use super::gate::{Asker, ByProxy};
 use super::guard::Hosts;
-use super::session::{Cookie, LIFETIME};
+use super::proxied::Proxied;
+use super::session::{Cookie, LIFETIME, Session};
+use super::sessions::Sessions;
+use super::text::plain;
 use super::users::{Proof, TooMany, Users};
 use crate::listener::Admitted;
 
@@ -25,6 +32,9 @@ pub(crate) struct OwnLogin {
     pub(crate) hosts: Hosts,
     pub(crate) users: Users,
     pub(crate) cookie: Cookie,
+    /// The proxy that logs people in, if there is one.
+    pub(crate) proxy: Option<Proxied>,
+    pub(crate) sessions: Sessions,
 }
 
 impl App {
@@ -82,13 +92,15 @@ pub(crate) async fn enter(
         Ok(None) => return Ok(asked_for(&next, Some("Wrong name, password or token."), kept.as_ref())),
         Err(TooMany) => return Ok(too_many()),
     };
-    let Some(cookie) = login.users.cookie(&operator) else {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session"));
-    };
+    let failed = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session");
+    let session = Session::begin(operator.name(), SystemTime::now()).ok_or_else(failed)?;
+    let cookie = login.users.cookie(&session).ok_or_else(failed)?;
+    check_begin(login.sessions.end_of(&session).await.as_ref(), OffsetDateTime::now_utc())?;
+    login.sessions.note_begin(&session, &operator);
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
     let answer = match kept {
         Some(again) => {
-            let context = Context { operator: operator.clone(), nav: app.observer.nav(), form_token: None };
+            let context = Context::own(operator.clone(), app.observer.nav());
             Html(context::within(context, async { again.page(&operator) }).await).into_response()
         }
         None => Redirect::to(&next).into_response(),
@@ -96,9 +108,21 @@ pub(crate) async fn enter(
     Ok(with_cookie(answer, &cookie, LIFETIME.as_secs(), &login.cookie))
 }
 
-/// `POST /logout`.
-pub(crate) async fn leave(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    Ok(with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.login()?.cookie))
+/// `POST /logout`: ends the session, so that a copy of its cookie is worth nothing. A person whom
+/// the proxy has logged in goes on to where the proxy ends that.
+pub(crate) async fn leave(
+    State(app): State<Arc<App>>,
+    Asker(operator): Asker,
+    by_proxy: Option<Extension<ByProxy>>,
+    session: Option<Extension<Session>>,
+) -> Result<Response, Problem> {
+    let login = app.login()?;
+    if let Some(Extension(session)) = session {
+        login.sessions.end(&session, &operator).await;
+    }
+    let elsewhere = login.proxy.as_ref().and_then(|proxy| proxy.logout_url.as_deref());
+    let to = elsewhere.filter(|_| by_proxy.is_some()).unwrap_or(PATH);
+    Ok(with_cookie(Redirect::to(to).into_response(), "", 0, &login.cookie))
 }
 
 /// Returns the form, as the response to a request without valid credentials.
@@ -151,7 +175,7 @@ fn page(next: &str, problem: Option<&str>, kept: Option<&Again>) -> Markup {
                 main {
                     h1 { "relay" }
                     form method="post" action=(with_query(PATH, &[])) class="card" {
-                        @if let Some(problem) = problem { p class="problem-text" role="alert" { (problem) } }
+                        @if let Some(problem) = problem { p class="problem-text" role="alert" { (plain(problem)) } }
                         input type="hidden" name="next" value=(next);
                         @if let Some(kept) = kept { (kept.hidden()) }
                         label { "Name" input name="name" autocomplete="username" required maxlength="64" autofocus; }
@@ -219,6 +243,8 @@ mod tests {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[user("ann"), user("bob")]).unwrap(),
             cookie: Cookie::new(false, 9465),
+            proxy: None,
+            sessions: Sessions::new(Vec::new()),
         });
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let page = app::routes(Arc::new(app));
