@@ -13,7 +13,9 @@ right or day is such an error, because every message meets it.
 import hashlib
 import json
 import os
+import sys
 import uuid
+from datetime import datetime, timezone
 
 import pika
 import psycopg2
@@ -22,6 +24,7 @@ REQUESTS = os.environ.get("SHIP", "ship")
 REPLIES = os.environ.get("SHIPPED", "shipped")
 GRAMS_MAX = 20_000
 DAY_SECONDS = 86_400
+HOUR_SECONDS = 3_600
 # Messages are accepted with ids of up to this age: their days have to be there.
 ID_DAYS_MAX = 14
 DAYS_AHEAD = 7
@@ -149,15 +152,15 @@ def main():
     channel = broker.channel()
     channel.queue_declare(REQUESTS, durable=True)
 
-    def make_days():
-        # An inbox row lies in the day of its message's id; the days have to be there.
+    def maintain():
+        # An inbox row lies in the day of its message's id; the days have to be there, and old ones
+        # are forgotten. What fails is repeated in an hour.
         with database, database.cursor() as cursor:
-            cursor.execute(
-                "SELECT inbox_create_days(today - %s, today + %s)"
-                " FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) AS days",
-                (ID_DAYS_MAX, DAYS_AHEAD),
-            )
-        broker.call_later(DAY_SECONDS, make_days)
+            today = datetime.now(timezone.utc).date()
+            cursor.execute("SELECT inbox_maintain(%s, %s)", (today, ID_DAYS_MAX))
+            for (problem,) in cursor.fetchall():
+                print(f"inbox: {problem}", file=sys.stderr, flush=True)
+        broker.call_later(HOUR_SECONDS, maintain)
 
     def on_message(channel, method, properties, payload):
         try:
@@ -170,7 +173,7 @@ def main():
         channel.basic_ack(method.delivery_tag)
         print(told, flush=True)
 
-    make_days()
+    maintain()
     channel.basic_qos(prefetch_count=16)
     channel.basic_consume(REQUESTS, on_message)
     channel.start_consuming()

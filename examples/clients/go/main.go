@@ -37,7 +37,22 @@ func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, config)
 }
 
+// One active consumer keeps the order of keys. RabbitMQ 4 drops a message of a quorum queue after
+// 20 deliveries, and each start of this process can be one: the limit is out of reach.
+var queue = amqp.Table{
+	"x-queue-type":             "quorum",
+	"x-delivery-limit":         int32(1_000_000),
+	"x-single-active-consumer": true,
+}
+
 func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
+	// Before the first delivery: on a database that refuses work, the process ends without one.
+	if err := Maintain(ctx, conn); err != nil {
+		return err
+	}
+	if _, err := Redrive(ctx, conn, handler); err != nil {
+		return err
+	}
 	broker, err := amqp.Dial(os.Getenv("RABBITMQ_URL"))
 	if err != nil {
 		return err
@@ -46,9 +61,8 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 	if err != nil {
 		return err
 	}
-	// One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
-	single := amqp.Table{"x-single-active-consumer": true}
-	if _, err := channel.QueueDeclare(consumer, true, false, false, false, single); err != nil {
+	// It is bound to the relay's exchange.
+	if _, err := channel.QueueDeclare(consumer, true, false, false, false, queue); err != nil {
 		return err
 	}
 	if err := channel.Qos(16, 0, false); err != nil {
@@ -59,9 +73,6 @@ func consume(ctx context.Context, conn *pgx.Conn, handler Handler) error {
 		return err
 	}
 	hours := time.NewTicker(time.Hour)
-	if err := Maintain(ctx, conn); err != nil {
-		return err
-	}
 	for tick := time.NewTimer(0); ; {
 		select {
 		case <-hours.C:

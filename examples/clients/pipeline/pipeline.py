@@ -1,6 +1,7 @@
 """One pipeline through every client: Python enqueues, the relay publishes to RabbitMQ, and a consumer
 in each language applies every message once, although its process is killed in the middle of a
-handler again and again and the relay sends every message a second time.
+handler again and again and the relay sends every message a second time. Before that, each consumer
+is started on a database that refuses work.
 
     python pipeline.py databases NAME…   creates a database for the tests of each client
     python pipeline.py run               runs the pipeline, and prints `ok` or `not ok` for each promise
@@ -27,7 +28,7 @@ from psycopg.sql import SQL, Identifier
 
 CLIENTS = Path(__file__).parent.parent
 sys.path.insert(0, str(CLIENTS / "python"))
-from billing import place_order  # noqa: E402
+from billing import QUEUE, derived_id, place_order  # noqa: E402
 
 BUILD = Path(os.environ["CLIENTS_BUILD"])
 RELAY = os.environ["RELAY"]
@@ -36,6 +37,8 @@ ORDERS_AT_ONCE = 40
 CUSTOMERS = [f"customer-{number}" for number in range(20)]
 BLOCKED = CUSTOMERS[0]
 PATIENCE_SECONDS = 300
+STARTS = 3
+UNAPPLIED = 20  # More than a consumer takes at once.
 
 
 def commands() -> dict[str, list[str]]:
@@ -91,19 +94,76 @@ class Consumer:
         self.log.write_bytes(b"")
         self.kills = 0
         self.exit_code: int | None = None
+        self.counted: list[str] = []
 
     def start(self) -> None:
+        self.process = self.spawn(self.name, self.log)
+
+    def spawn(self, name: str, log: Path) -> subprocess.Popen[bytes]:
+        """Starts a process that consumes the queue of this name."""
         scheme = "postgresql+psycopg" if self.language == "sqlalchemy" else "postgres"
         environment = os.environ | {
-            "CONSUMER": self.name,
+            "CONSUMER": name,
             "DATABASE_URL": database_url(f"pipeline_{self.language}", scheme),
             "RABBITMQ_URL": os.environ["OUTBOX_RABBITMQ_URL"],
         }
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, env=environment, stdout=log, stderr=log)
+        with log.open("ab") as output:
+            return subprocess.Popen(self.command, env=environment, stdout=output, stderr=output)
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return self.database.execute(sql.encode(), values).fetchall()
+
+    def meet_a_refusal(self, broker: pika.BlockingConnection) -> None:
+        """Starts processes on a database that permits logins and no change, like one that is no longer
+        the primary. They have to end, and RabbitMQ must not have counted a delivery: it drops a message
+        after some. Afterwards they do their work."""
+        name, log = f"{self.name}-refused", BUILD / f"{self.language}-refused.log"
+        log.write_bytes(b"")
+        channel = broker.channel()
+        channel.queue_declare(name, durable=True, arguments=QUEUE)
+        payload = json.dumps({"order": 0, "customer": BLOCKED, "cents": 0}).encode()
+        for number in range(UNAPPLIED):
+            message = derived_id(time.time_ns() // 1_000_000, name, str(number))
+            headers = {"cloudEvents_id": str(message), "cloudEvents_type": "order.placed"}
+            properties = pika.BasicProperties(
+                headers=headers, delivery_mode=2, content_type="application/json"
+            )
+            channel.basic_publish("", name, payload, properties)
+        database = Identifier(f"clients_pipeline_{self.language}")
+        self.database.execute(
+            SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(database)
+        )
+        for _ in range(STARTS):
+            process = self.spawn(name, log)
+            try:
+                exit_code = process.wait(PATIENCE_SECONDS / 10)
+            except subprocess.TimeoutExpired:
+                exit_code = 0
+                process.kill()
+                process.wait()
+            if not exit_code:
+                self.counted.append("a process went on")
+        taker = broker.channel()
+        arrived = 0
+        for method, _, _ in taker.consume(name, inactivity_timeout=PATIENCE_SECONDS / 10):
+            arrived += method is not None
+            if method is None or method.redelivered:
+                self.counted.append(f"a delivery was counted, or is gone: {method}")
+            if method is None or arrived == UNAPPLIED:
+                break
+        taker.close()
+        self.database.execute(SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(database))
+        process = self.spawn(name, log)
+        refused = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND reason = 'rejected'"
+        try:
+            eventually(
+                f"the messages in {self.language}", lambda: self.query(refused, name) == [(UNAPPLIED,)]
+            )
+        finally:
+            process.kill()
+            process.wait()
+            channel.queue_delete(name)
+            channel.close()
 
     def kill_in_the_middle(self, place_orders: Callable[[], None]) -> None:
         """Kills the process while a handler has admitted a message and waits to write its invoice."""
@@ -221,6 +281,7 @@ def check(consumer: Consumer, committed: dict[str, int]) -> dict[str, str]:
         "events_of_handlers_commit_with_their_effects": events != sorted(committed.values()),
         "handlers_were_killed_and_messages_came_again": consumer.kills < ROUNDS
         or duplicates < len(committed) / 2,
+        "a_database_that_refuses_counts_no_delivery": consumer.counted,
         "a_lost_session_ends_the_process": not consumer.exit_code and f"exit code {consumer.exit_code}",
         "dead_letters_were_redriven": consumer.outcomes("rejected") == 0 or consumer.dead() > 0,
     }
@@ -237,9 +298,10 @@ def run() -> bool:
     channel = pika.BlockingConnection(parameters).channel()
     channel.exchange_declare(f"clients-{run}", "direct", durable=True)
     for consumer in consumers:
-        channel.queue_declare(consumer.name, durable=True, arguments={"x-single-active-consumer": True})
+        channel.queue_declare(consumer.name, durable=True, arguments=QUEUE)
         channel.queue_bind(consumer.name, f"clients-{run}", "orders")
         consumer.database.execute("INSERT INTO blocked_customer VALUES (%s)", [BLOCKED])
+        consumer.meet_a_refusal(channel.connection)
         consumer.start()
     committed: dict[str, int] = {}
     with (BUILD / "relay.log").open("wb") as log:
@@ -249,7 +311,7 @@ def run() -> bool:
             for part, consumer in enumerate(consumers * ROUNDS):
                 numbers = range(part * ORDERS_AT_ONCE, (part + 1) * ORDERS_AT_ONCE)
                 consumer.kill_in_the_middle(partial(produce, orders, numbers, committed))
-            for part, consumer in enumerate(consumers, start=part + 1):
+            for part, consumer in enumerate(consumers, start=len(consumers) * ROUNDS):
                 numbers = range(part * ORDERS_AT_ONCE, (part + 1) * ORDERS_AT_ONCE)
                 consumer.lose_the_session(partial(produce, orders, numbers, committed))
         for consumer in consumers:

@@ -23,6 +23,9 @@ from psycopg.types.json import Jsonb
 
 CONSUMER = os.environ.get("CONSUMER", "billing-python")
 ATTEMPTS_MAX = 10
+# One active consumer keeps the order of keys. RabbitMQ 4 drops a message of a quorum queue after 20
+# deliveries, and each start of this process can be one: the limit is out of reach.
+QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000, "x-single-active-consumer": True}
 # A server that is gone without a word is noticed after a minute.
 IMPATIENT: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 60_000}
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -168,18 +171,20 @@ def bill(connection: Connection, message: Message) -> None:
 
 
 def consume(connection: Connection, handler: Handler) -> None:
+    # Before the first delivery: on a database that refuses work, the process ends without one.
+    maintain(connection)
+    redrive(connection, handler)
     channel = pika.BlockingConnection(pika.URLParameters(os.environ["RABBITMQ_URL"])).channel()
-    # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
-    channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
+    channel.queue_declare(CONSUMER, durable=True, arguments=QUEUE)  # It is bound to the relay's exchange.
     channel.basic_qos(prefetch_count=16)
-    due = maintenance_due = 0.0
+    due, maintenance_due = 0.0, time.monotonic() + 3600
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
         if time.monotonic() >= maintenance_due:
             maintain(connection)
             maintenance_due = time.monotonic() + 3600
         if time.monotonic() >= due:
             while redrive(connection, handler):
-                pass
+                channel.connection.process_data_events()  # Heartbeats.
             due = time.monotonic() + 5
         if method is not None:
             message = read(method.routing_key, properties, payload)

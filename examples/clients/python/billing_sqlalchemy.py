@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from billing import ATTEMPTS_MAX, IMPATIENT, Message, Reject, clean, read
+from billing import ATTEMPTS_MAX, IMPATIENT, QUEUE, Message, Reject, clean, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
 Handler = Callable[[Session, Message], None]
@@ -138,18 +138,20 @@ def bill(session: Session, message: Message) -> None:
 
 
 def consume(sessions: Sessions, handler: Handler) -> None:
+    # Before the first delivery: on a database that refuses work, the process ends without one.
+    maintain(sessions)
+    redrive(sessions, handler)
     channel = pika.BlockingConnection(pika.URLParameters(os.environ["RABBITMQ_URL"])).channel()
-    # One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
-    channel.queue_declare(CONSUMER, durable=True, arguments={"x-single-active-consumer": True})
+    channel.queue_declare(CONSUMER, durable=True, arguments=QUEUE)  # It is bound to the relay's exchange.
     channel.basic_qos(prefetch_count=16)
-    due = maintenance_due = 0.0
+    due, maintenance_due = 0.0, time.monotonic() + 3600
     for method, properties, payload in channel.consume(CONSUMER, inactivity_timeout=1):
         if time.monotonic() >= maintenance_due:
             maintain(sessions)
             maintenance_due = time.monotonic() + 3600
         if time.monotonic() >= due:
             while redrive(sessions, handler):
-                pass
+                channel.connection.process_data_events()  # Heartbeats.
             due = time.monotonic() + 5
         if method is not None:
             message = read(method.routing_key, properties, payload)

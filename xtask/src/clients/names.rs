@@ -25,12 +25,13 @@ const OF_JAVA: [&str; 2] =
     ["guard/an_address_keeps_what_it_says", "guard/a_broker_of_an_unknown_authority_is_refused"];
 
 /// The promises that the pipeline checks for each client.
-const PROMISES: [&str; 6] = [
+const PROMISES: [&str; 7] = [
     "every_message_has_one_effect",
     "the_order_of_keys_is_kept",
     "events_of_handlers_commit_with_their_effects",
     "handlers_were_killed_and_messages_came_again",
     "a_lost_session_ends_the_process",
+    "a_database_that_refuses_counts_no_delivery",
     "dead_letters_were_redriven",
 ];
 

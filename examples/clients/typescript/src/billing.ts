@@ -11,6 +11,9 @@ import pg from "pg";
 
 export const CONSUMER = process.env["CONSUMER"] ?? "billing-typescript";
 export const ATTEMPTS_MAX = 10;
+// One active consumer keeps the order of keys. RabbitMQ 4 drops a message of a quorum queue after 20
+// deliveries, and each start of this process can be one: the limit is out of reach.
+const QUEUE = { "x-queue-type": "quorum", "x-delivery-limit": 1_000_000, "x-single-active-consumer": true };
 
 /** A message that no further attempt helps. */
 export class Reject extends Error {}
@@ -160,17 +163,19 @@ export const bill: Handler = async (tx, message) => {
 };
 
 async function consume(client: pg.Client, handler: Handler): Promise<void> {
+  // Before the first delivery: on a database that refuses work, the process ends without one.
+  await maintain(client);
+  await redrive(client, handler);
   const connection = await amqp.connect(process.env["RABBITMQ_URL"] ?? "");
   connection.on("close", () => process.exit(1));
   const channel = await connection.createChannel();
-  // One active consumer keeps the order of keys. The queue is bound to the relay's exchange.
-  await channel.assertQueue(CONSUMER, { durable: true, arguments: { "x-single-active-consumer": true } });
+  await channel.assertQueue(CONSUMER, { durable: true, arguments: QUEUE }); // Bound to the relay's exchange.
   await channel.prefetch(16);
   const redrives = async () => {
     while (await redrive(client, handler));
   };
   // One thing after the other. A rejection that nobody handles ends the process.
-  let last = maintain(client).then(redrives);
+  let last = redrives();
   setInterval(() => (last = last.then(redrives)), 5_000);
   setInterval(() => (last = last.then(() => maintain(client))), 3_600_000);
   const onDelivery = async (delivery: amqp.ConsumeMessage | null) => {

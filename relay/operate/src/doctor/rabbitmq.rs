@@ -13,6 +13,8 @@ const LIMITED_FROM: u32 = 4;
 const DELIVERIES_DEFAULT: i64 = 20;
 /// Enough for the attempts of an inbox and a few lost sessions.
 const DELIVERIES_MIN: i64 = 20;
+/// From here on a limit is out of reach, like none.
+const DELIVERIES_UNREACHED: i64 = 100_000;
 
 /// Returns the findings of all checks of the topics.
 #[must_use]
@@ -170,11 +172,13 @@ fn overflow(subject: &str, settings: &QueueSettings) -> Finding {
 
 fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) -> Finding {
     let major = version.and_then(|text| text.split([' ', '.']).find_map(|part| part.parse::<u32>().ok()));
-    let by_default = match major {
-        Some(major) if major < LIMITED_FROM => None,
-        _ => Some(DELIVERIES_DEFAULT),
+    let is_unlimited = major.is_some_and(|major| major < LIMITED_FROM);
+    let limit = match settings.delivery_limit {
+        None => (!is_unlimited).then_some(DELIVERIES_DEFAULT),
+        // Version 3 takes it for a limit that the first delivery has passed (measured: 3.10.8).
+        Some(..0) => is_unlimited.then_some(1),
+        Some(limit) => (limit < DELIVERIES_UNREACHED).then_some(limit),
     };
-    let limit = settings.delivery_limit.map_or(by_default, |limit| (limit >= 0).then_some(limit));
     let dead_letters = settings.dead_letter_exchange.as_deref();
     let measured = format!(
         "{}, {}",
@@ -185,11 +189,11 @@ fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) ->
         ),
     );
     let problem = match (limit, dead_letters) {
-        (Some(limit), None) => Some((
+        (Some(_), None) => Some((
             CheckState::Fail,
-            format!(
-                "the queue drops a message after {limit} deliveries: set dead-letter-exchange, or \
-                 delivery-limit=-1"
+            String::from(
+                "the queue drops a message at this limit: set dead-letter-exchange, or a delivery-limit out of \
+                 reach, such as 1000000",
             ),
         )),
         (Some(limit), Some(_)) if limit < DELIVERIES_MIN => Some((
@@ -305,8 +309,21 @@ mod tests {
         let unlistened = TopicFacts { queues: Some(Vec::new()), passes: true, ..TopicFacts::default() };
         let found: Vec<_> = of_topic("topic audit", &unlistened, None).iter().map(|it| it.state).collect();
         assert_eq!(found, [Warn]);
-        let unlimited = QueueSettings { dead_letter_exchange: None, ..healthy() };
-        let before = findings(unlimited, "RabbitMQ 3.10.8");
-        assert!(before.iter().all(|finding| finding.state == CheckState::Pass), "{before:?}");
+        let limited = |delivery_limit, version| {
+            let queue = QueueSettings { dead_letter_exchange: None, delivery_limit, ..healthy() };
+            let findings = findings(queue, version);
+            let is_failed = findings.iter().any(|finding| finding.state != CheckState::Pass);
+            is_failed.then(|| format!("{findings:?}"))
+        };
+        for (limit, version) in [
+            (None, "RabbitMQ 3.10.8"),
+            (Some(1_000_000), "RabbitMQ 3.10.8"),
+            (Some(1_000_000), "RabbitMQ 4.1.0"),
+            (Some(-1), "RabbitMQ 4.1.0"),
+        ] {
+            assert_eq!(limited(limit, version), None, "{limit:?} {version}");
+        }
+        let at_once = limited(Some(-1), "RabbitMQ 3.10.8").unwrap();
+        assert!(at_once.contains("delivery limit 1, no dead-letter exchange"), "{at_once}");
     }
 }
