@@ -264,7 +264,7 @@ async fn a_slow_endpoint_delays_no_other_topic<DB: Dialect>(stage: Stage) -> Out
     });
     let quick = (0..QUICK).map(|seq| NewMessage::new("quick").key(format!("q{seq}")).json(&seq));
     let mut tx = workload.begin().await?;
-    workload.outbox().enqueue_batch(&mut tx, slow.chain(quick).collect()).await?;
+    workload.outbox().enqueue_batch(&mut tx, slow.chain(quick).collect::<Vec<_>>()).await?;
     tx.commit().await?;
     let relay = RelayProcess::start(&stage, &config)?;
     eventually("the quick endpoint has all of its messages", || async {
