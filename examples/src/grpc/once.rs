@@ -56,7 +56,7 @@ pub struct Once {
 #[must_use = "a new call must run and end, a repeated one be answered"]
 pub enum Call<A> {
     /// The first one: run it in this transaction, then [`end`] it.
-    New(KeyTransaction<Postgres>),
+    New(Box<KeyTransaction<Postgres>>),
     /// It has run, with this outcome.
     Repeated(Result<Response<A>, Status>),
 }
@@ -100,7 +100,7 @@ impl Once {
         let content =
             Fingerprint::of_parts(method, "application/grpc+proto", &request.get_ref().encode_to_vec());
         match self.keys.begin(&id, content, &self.options).await.map_err(not_claimed)? {
-            Claimed::Acquired(tx) => Ok(Call::New(tx)),
+            Claimed::Acquired(tx) => Ok(Call::New(Box::new(tx))),
             Claimed::Replay(replay) => Ok(Call::Repeated(Stored::read(&replay.outcome))),
             Claimed::InFlight { retry_after } => Err(in_flight(retry_after)),
             Claimed::Stuck { .. } => Err(problem(
@@ -151,7 +151,7 @@ impl Once {
 /// committed. A call that is dropped before it ends is rolled back; a commit that has begun runs to
 /// its end.
 pub async fn end<A: Message>(
-    mut tx: KeyTransaction<Postgres>,
+    mut tx: Box<KeyTransaction<Postgres>>,
     outcome: Result<A, Status>,
 ) -> Result<Response<A>, Status> {
     let ending = if outcome.is_ok() { Ending::Succeeded } else { Ending::Failed };

@@ -5,7 +5,7 @@ use std::env;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 
 use crate::database::{self, invoices, letter, order};
 use crate::page::{PROGRAMS, Program};
+
+/// One program at a time: all of them are the same consumer, and carry out each other's redrives.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Only a failing case waits as long.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -165,6 +168,7 @@ fn placed(order: i64, queue: &Queue) -> Message {
 /// first, a payload that is no event, bytes that are no message, a redrive, a lost connection, a
 /// process that is killed. Oracle: invoices, dead letters, an empty queue.
 fn what_is_received_takes_effect_once(program: Program) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let queue = Queue::declare(program);
     let orders = [order(), order(), order(), order(), order()];
     let [first, failing, unreadable, lost, last] = orders.map(|order| placed(order, &queue));
