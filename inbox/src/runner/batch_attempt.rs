@@ -126,7 +126,8 @@ impl<S: Store> Worker<S> {
 
     async fn try_batch(&self, part: &[Placed], give_up: &CancellationToken) -> Result<Attempt, Attempt> {
         let _permit = self.permits(1, give_up).await.map_err(|GivenUp| Attempt::GivenUp)?;
-        let _waiting = self.waits(WaitReason::Database, waited(part));
+        let ids = part.iter().filter_map(|placed| placed.held.delivery.id()).collect();
+        let _waiting = self.waits(WaitReason::Database, waited(part)).with(ids);
         let begun_at = Instant::now();
         let taking = self.take_suspects_in_hand(part);
         let failures = self.noted(taking, give_up).await.map_err(|GivenUp| Attempt::GivenUp)??;

@@ -26,6 +26,7 @@ impl<S: Store> Worker<S> {
     ) -> Result<Option<Vec<u8>>, HandlerError> {
         let entry = self.handling.enter(message.id);
         let called = bounded::call(self.handler_timeout, self.store.handle(tx, message, received)).await;
+        self.status.message_waits().handled(message.id);
         drop(entry);
         self.ended(called, guard).await
     }
@@ -42,6 +43,10 @@ impl<S: Store> Worker<S> {
         let entries: Vec<_> = messages.iter().map(|message| self.handling.enter(message.id)).collect();
         let handling = async { self.store.handle_many(tx, messages, received).await.map(|()| None) };
         let called = bounded::call(self.handler_timeout, handling).await;
+        // All of them are in one attempt.
+        if let Some(first) = messages.first() {
+            self.status.message_waits().handled(first.id);
+        }
         drop(entries);
         self.ended(called, guard).await.map(drop)
     }

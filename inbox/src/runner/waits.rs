@@ -127,8 +127,17 @@ struct Entries {
 struct Entry {
     reason: WaitReason,
     of: Waited,
+    /// All messages, if there are several.
+    all: HashSet<MessageId>,
     since: Instant,
     error: Option<String>,
+}
+
+impl Entry {
+    /// Returns whether it waits for the answer of the database to an attempt at this message.
+    fn is_attempt_at(&self, id: MessageId) -> bool {
+        self.reason == WaitReason::Database && (self.of.first == Some(id) || self.all.contains(&id))
+    }
 }
 
 /// Messages that wait; its drop ends that.
@@ -144,18 +153,26 @@ impl MessageWaits {
         let mut entries = self.lock();
         entries.last += 1;
         let number = entries.last;
-        let entry = Entry { reason, of, since: Instant::now(), error: None };
+        let entry = Entry { reason, of, all: HashSet::new(), since: Instant::now(), error: None };
         entries.all.insert(number, entry);
         Waiting { waits: self.clone(), number }
     }
 
+    /// Records the end of a handler: what its attempt still waits for begins now.
+    pub(super) fn handled(&self, id: MessageId) {
+        let mut entries = self.lock();
+        for entry in entries.all.values_mut().filter(|entry| entry.is_attempt_at(id)) {
+            entry.since = Instant::now();
+        }
+    }
+
     /// Returns the reasons for which messages wait. A message whose handler runs waits for that
-    /// alone.
+    /// alone, and so do the others of its batch.
     pub(super) fn by_reason(&self, now: Instant, handled: &HashSet<MessageId>) -> Vec<Wait> {
         let mut waits: BTreeMap<WaitReason, Wait> = BTreeMap::new();
         for entry in self.lock().all.values() {
-            let Entry { reason, of, since, error } = entry;
-            if *reason == WaitReason::Database && of.first.is_some_and(|id| handled.contains(&id)) {
+            let Entry { reason, of, since, error, .. } = entry;
+            if handled.iter().any(|id| entry.is_attempt_at(*id)) {
                 continue;
             }
             let waited = now.saturating_duration_since(*since);
@@ -181,6 +198,14 @@ impl MessageWaits {
 }
 
 impl Waiting {
+    /// Names all messages that wait. The handler of any of them interrupts the wait.
+    pub(super) fn with(self, all: HashSet<MessageId>) -> Self {
+        if let Some(entry) = self.waits.lock().all.get_mut(&self.number) {
+            entry.all = all;
+        }
+        self
+    }
+
     /// Records the last error.
     pub(super) fn failed(&self, error: String) {
         if let Some(entry) = self.waits.lock().all.get_mut(&self.number) {
@@ -250,5 +275,30 @@ mod tests {
         let handled = HashSet::from([message(1)]);
         assert!(waits.by_reason(Instant::now(), &handled).is_empty());
         assert_eq!(waits.by_reason(Instant::now(), &HashSet::new()).len(), 1);
+    }
+
+    /// Goal: a slow handler in a batch is not reported as a silent database, whichever message of
+    /// the batch it has, and neither is the commit after it. Oracle: virtual time.
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_waits_for_the_database_only_before_and_after_its_handlers() {
+        let waits = MessageWaits::default();
+        let ids: HashSet<MessageId> = (1..=50).map(message).collect();
+        let of = Waited { first: Some(message(1)), count: 50 };
+        let _attempt = waits.enter(WaitReason::Database, of).with(ids);
+        let other = waits.enter(WaitReason::Database, Waited::one(message(51)));
+        tokio::time::advance(SECOND).await;
+        let found = |handled: &[u128]| {
+            let handled = handled.iter().map(|number| message(*number)).collect();
+            let waits = waits.by_reason(Instant::now(), &handled);
+            waits.first().map(|wait| (wait.waited, wait.messages))
+        };
+        assert_eq!(found(&[]), Some((SECOND, 51)), "it is being admitted");
+        tokio::time::advance(39 * SECOND).await;
+        assert_eq!(found(&[50]), Some((40 * SECOND, 1)), "the last message is in its handler");
+        drop(other);
+        assert_eq!(found(&[50]), None);
+        waits.handled(message(50));
+        tokio::time::advance(SECOND).await;
+        assert_eq!(found(&[]), Some((SECOND, 50)), "it is being committed");
     }
 }

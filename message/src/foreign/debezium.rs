@@ -18,6 +18,10 @@ const CHANGE: &str = "change event of Debezium";
 /// The prefix of topics to which the outbox event router sends by default.
 const ROUTED: &str = "outbox.event.";
 
+/// Parts of a change's position in the log of one server of MySQL or MariaDB. Another server has
+/// its transaction elsewhere, under the same GTID.
+const OF_THE_SERVER: [&str; 4] = ["server_id", "file", "pos", "thread"];
+
 /// Parts of a change's position that differ when the connector sends it again.
 const VOLATILE: [&str; 6] = ["version", "snapshot", "sequence", "ts_ms", "ts_us", "ts_ns"];
 
@@ -92,8 +96,10 @@ fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
 /// record without a value, which follows a deletion, is the kind `orders.tombstone`.
 ///
 /// The id is made of topic, key, content and position in the database's log, at the time of the
-/// change. So a change that the connector sends twice has the same id. Changes without a key or a
-/// time, and tombstones, have their place in the topic as id.
+/// change. So a change that the connector sends twice has the same id. The position of MySQL and
+/// MariaDB is the GTID, if there is one, so that it is the same on every server; equal changes of a
+/// row in one transaction are then told apart only with `provide.transaction.metadata`. Changes
+/// without a key or a time, and tombstones, have their place in the topic as id.
 ///
 /// # Errors
 /// [`Unmapped::OtherForm`]: this is no change event. [`Unmapped::Invalid`]: a member occurs twice,
@@ -161,8 +167,13 @@ fn change_id(
     for name in ["before", "after"] {
         parts.push(event.raw(name).unwrap_or_default().into());
     }
-    for (name, json) in position.all().filter(|(name, _)| !VOLATILE.contains(name)) {
+    let has_gtid = position.text("gtid").is_some_and(|gtid| !gtid.is_empty());
+    let is_left_out = |name| VOLATILE.contains(&name) || has_gtid && OF_THE_SERVER.contains(&name);
+    for (name, json) in position.all().filter(|(name, _)| !is_left_out(*name)) {
         parts.extend([name.into(), json.into()]);
+    }
+    if let Some(transaction) = event.object("transaction")?.filter(|_| has_gtid) {
+        parts.push(transaction.text("total_order").unwrap_or_default().into());
     }
     Ok(MessageId::derived(at, parts)?)
 }
@@ -277,6 +288,38 @@ mod tests {
         let here = read(&elsewhere).id;
         elsewhere.broker_notes[1].1 = String::from("43");
         assert_ne!(read(&elsewhere).id, here);
+    }
+
+    /// Goal: after a failover of MySQL or MariaDB, the connector finds a transaction by its GTID in
+    /// the log of another server, and sends its changes again with other coordinates. Oracle: ids.
+    #[test]
+    fn a_change_has_its_id_on_every_server_that_has_its_gtid() {
+        let id = |body: &str| read(&record(Some(KEY), Some(body))).id;
+        let of = |server: &str, gtid: &str| body("u", 9, &format!(r#","row":0,"gtid":{gtid},{server}"#));
+        let ours = r#""server_id":1,"file":"mysql-bin.000003","pos":154,"thread":7"#;
+        let theirs = r#""server_id":2,"file":"binlog.000001","pos":4711,"thread":null"#;
+        for gtid in [r#""3e11fa47-71ca-11e1-9e33-c80aa9429562:23""#, r#""0-1-270""#] {
+            let first = id(&of(ours, gtid));
+            assert_eq!(id(&of(theirs, gtid)), first);
+            for other in [
+                of(theirs, &gtid.replace("2", "4")),
+                of(theirs, gtid).replace(r#""row":0"#, r#""row":1"#),
+                of(theirs, gtid).replace("1.00", "2.00"),
+            ] {
+                assert_ne!(id(&other), first, "{other}");
+            }
+            // Equal changes of one transaction, if the connector says in which order they are.
+            let numbered = |server: &str, place: u32| {
+                let transaction = format!(r#""transaction":{{"id":{gtid},"total_order":{place}}},"op""#);
+                id(&of(server, gtid).replace(r#""op""#, &transaction))
+            };
+            assert_eq!(numbered(ours, 1), numbered(theirs, 1));
+            assert_ne!(numbered(ours, 1), numbered(ours, 3));
+        }
+        // Without a GTID, the coordinates are all that tells the changes of a server apart.
+        for gtid in ["null", r#""""#] {
+            assert_ne!(id(&of(theirs, gtid)), id(&of(ours, gtid)));
+        }
     }
 
     #[test]

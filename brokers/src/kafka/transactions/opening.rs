@@ -19,7 +19,7 @@ use super::inspect::marks_topic;
 use super::leaders::{self, Leaders, WHY_MAX};
 use super::marks::{Marks, last_max};
 use super::pace::Pace;
-use super::session::{PRODUCERS, Session, SessionEnd, lost};
+use super::session::{EndedByItself, PRODUCERS, Session, SessionEnd, lost};
 use super::worker::{Command, Worker};
 use crate::kafka::config::Config;
 use crate::kafka::connector::{operator, producer};
@@ -93,6 +93,7 @@ impl Opening {
         // Only after all producers exist: then no fenced producer can add a mark.
         let mark = Marks { config: &self.config, topic: &marks_topic, login }.last()?;
         let end = SessionEnd::default();
+        let ended_by_itself = EndedByItself::default();
         let singles = self.singles.map(Arc::new);
         let batch_len = self.pace.batch_len(singles.is_some());
         let start = |producer| -> Result<Sender<Command>, PublishError> {
@@ -109,6 +110,7 @@ impl Opening {
                 leaders: Leaders::default(),
                 is_open: false,
                 end: Arc::clone(&end),
+                ended_by_itself: Arc::clone(&ended_by_itself),
                 login: login.clone(),
             };
             std::thread::Builder::new()
@@ -119,7 +121,8 @@ impl Opening {
         };
         let [first, second] = producers;
         let producers = [start(first)?, start(second)?];
-        Ok((Session { producers, turn: Arc::new(AtomicUsize::new(0)), batch_len, end }, mark))
+        let turn = Arc::new(AtomicUsize::new(0));
+        Ok((Session { producers, turn, batch_len, end, ended_by_itself }, mark))
     }
 
     /// Returns the producers, after fencing off those of the previous session.

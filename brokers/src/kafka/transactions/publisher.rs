@@ -37,6 +37,10 @@ impl message::Publisher for TransactionalPublisher {
         }
     }
 
+    async fn ended(&mut self) {
+        self.session.ended_by_itself().await;
+    }
+
     /// Abandons an open transaction: nothing can commit it after this.
     async fn close(self: Box<Self>, _: Duration) {}
 }

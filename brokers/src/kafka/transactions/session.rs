@@ -8,13 +8,16 @@ use std::sync::mpsc::{SendError, Sender};
 use std::sync::{Arc, OnceLock};
 
 use message::{Fault, PublishError, Receipts, TransactionMark};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::publisher::TransactionalPublisher;
 use super::worker::Command;
 
 /// The first failure of any producer of a session, which ends the session.
 pub(super) type SessionEnd = Arc<OnceLock<(Fault, String)>>;
+
+/// Whether the session ended without a request, so that no answer to one says so.
+pub(super) type EndedByItself = Arc<watch::Sender<bool>>;
 
 /// Number of producers of a session.
 pub(super) const PRODUCERS: usize = 2;
@@ -28,6 +31,7 @@ pub(super) struct Session {
     /// Maximum messages of a transaction.
     pub(super) batch_len: usize,
     pub(super) end: SessionEnd,
+    pub(super) ended_by_itself: EndedByItself,
 }
 
 impl Session {
@@ -51,6 +55,12 @@ impl Session {
         let commands = self.producers.get(producer).ok_or_else(lost)?;
         commands.send(Command::Commit(mark, answer)).map_err(|_| lost())?;
         answered.await.map_err(|_| lost())?
+    }
+
+    /// Completes when the session has ended by itself. Cancel-safe.
+    pub(super) async fn ended_by_itself(&self) {
+        // The sender is the session's own, so the wait ends in no other way.
+        let _ = self.ended_by_itself.subscribe().wait_for(|is_over| *is_over).await;
     }
 
     /// Abandons open transactions, and ends the threads.

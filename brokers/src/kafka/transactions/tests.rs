@@ -2,8 +2,11 @@
 //! settings: what readers see is tested on a real cluster.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant, SystemTime};
 
+use async_trait::async_trait;
 use message::{
     Fault, FaultScope, Message, PublishError, Publisher as _, Receipt, Receipts, Submission, Ticket,
     TransactionMark, TransactionScope,
@@ -11,20 +14,24 @@ use message::{
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::leaders::Leaders;
 use super::marks::Marks;
 use super::opening::{Opening, begin, client};
 use super::pace::Pace;
 use super::parts;
 use super::probe::probe;
 use super::publisher::TransactionalPublisher;
-use super::session::Session;
+use super::session::{EndedByItself, Session, SessionEnd};
+use super::worker::Worker;
 use crate::kafka::Config;
+use crate::kafka::config::Sasl;
 use crate::kafka::login::Login;
 use crate::kafka::mock::Mock;
 use crate::kafka::partitioner::partition_of;
 use crate::kafka::suspects::Suspects;
 use crate::kafka::tests::damage::{Harm, Network};
 use crate::kafka::tests::{self as kafka, keyed};
+use crate::oauth::{OAuth, Token, TokenError, TokenProvider};
 
 /// A transaction may take half of this.
 const TIMEOUT: Duration = Duration::from_secs(6);
@@ -304,4 +311,67 @@ async fn a_mark_that_cannot_be_read_is_an_error() {
     let error = last().await.unwrap().unwrap_err();
     assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
     assert!(error.to_string().contains(TOPIC), "{error}");
+}
+
+/// Gives a token of three seconds, and no other one.
+#[derive(Debug, Default)]
+struct Revoked(AtomicUsize);
+
+#[async_trait]
+impl TokenProvider for Revoked {
+    async fn token(&self) -> Result<Token, TokenError> {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 => Token::new(String::from("s3cret"), SystemTime::now() + Duration::from_secs(3)),
+            _ => Err(TokenError::refused("the client was revoked")),
+        }
+    }
+}
+
+/// Goal: an idle session whose login is gone says so at once, and not with the next message, which
+/// may be hours away. Oracle: the end of the publisher, and the reason.
+#[tokio::test]
+async fn an_idle_session_says_that_it_has_ended() {
+    let cluster = Cluster::start();
+    let oauth = OAuth::provider(Arc::new(Revoked::default())).timeout_ms(1_000);
+    let tokens = Config::new(["127.0.0.1:1"]).sasl(Sasl::oauth(oauth));
+    let runtime = tokio::runtime::Handle::current();
+    let settings = client(&cluster.config, TIMEOUT, true).unwrap();
+    let (producer, login) = tokio::task::spawn_blocking(move || {
+        let asker = Arc::new(());
+        let id = String::from("outbox/a1/orders");
+        let within = Duration::from_secs(20);
+        let producer = begin(&settings, &Login::default(), id, within, &Arc::downgrade(&asker));
+        (producer.unwrap(), Login::of(&tokens, Some(runtime)).unwrap())
+    })
+    .await
+    .unwrap();
+    let (commands, received) = channel();
+    let end = SessionEnd::default();
+    let ended_by_itself = EndedByItself::default();
+    let worker = Worker {
+        producer: Some(producer),
+        given_up: None,
+        config: cluster.config.clone(),
+        marks_topic: String::from("outbox-marks.a1.orders"),
+        patience: TIMEOUT / 2,
+        suspects: Arc::clone(&cluster.suspects),
+        pace: Arc::clone(&cluster.pace),
+        singles: None,
+        leaders: Leaders::default(),
+        is_open: false,
+        end: Arc::clone(&end),
+        ended_by_itself: Arc::clone(&ended_by_itself),
+        login,
+    };
+    let serving = std::thread::spawn(move || worker.serve(&received));
+    let producers = [commands.clone(), commands];
+    let session =
+        Session { producers, turn: Arc::default(), batch_len: 1, end: Arc::clone(&end), ended_by_itself };
+    let mut publisher = session.publisher(Receipts::channel().0);
+    drop(session);
+    tokio::time::timeout(Duration::from_secs(60), publisher.ended()).await.expect("it says so");
+    let (fault, reason) = end.get().unwrap();
+    assert!(*fault == Fault::Operator && reason.contains("the client was revoked"), "{fault:?} {reason}");
+    drop(publisher);
+    serving.join().unwrap();
 }

@@ -18,7 +18,7 @@ use super::deliveries::Deliveries;
 use super::leaders::{self, Leaders};
 use super::pace::Pace;
 use super::parts;
-use super::session::SessionEnd;
+use super::session::{EndedByItself, SessionEnd};
 use crate::kafka::config::Config;
 use crate::kafka::fault;
 use crate::kafka::login::Login;
@@ -63,6 +63,7 @@ pub(super) struct Worker {
     pub(super) leaders: Leaders,
     pub(super) is_open: bool,
     pub(super) end: SessionEnd,
+    pub(super) ended_by_itself: EndedByItself,
     pub(super) login: Login,
 }
 
@@ -83,7 +84,7 @@ impl Worker {
             if let Some(producer) = &self.producer
                 && let Err(error) = self.login.turn(producer.client())
             {
-                self.give_up(error.fault(), error.to_string());
+                self.give_up_alone(error.fault(), error.to_string());
             }
             self.abort();
         }
@@ -96,8 +97,15 @@ impl Worker {
         producer.poll(Duration::ZERO);
         if let Some((code, reason)) = producer.client().fatal_error() {
             let error = fault::session(code, &reason);
-            self.give_up(error.fault(), error.to_string());
+            self.give_up_alone(error.fault(), error.to_string());
         }
+    }
+
+    /// Ends the session although no request failed. The engine learns of it at once: its next
+    /// message may be hours away.
+    fn give_up_alone(&mut self, fault: Fault, reason: String) {
+        self.give_up(fault, reason);
+        self.ended_by_itself.send_replace(true);
     }
 
     /// Ends the session.

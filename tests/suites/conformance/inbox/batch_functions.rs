@@ -3,20 +3,22 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::inbox::broker::Broker;
 use crate::inbox::consumer::{Placed, base, dead, effects, event, note, placed, refund, run_until_drained};
 use crate::inbox::database::{Database, TestDatabase};
-use inbox::{HandlerError, Reason, Received, Tx};
+use inbox::{HandlerError, Reason, Received, Tx, WaitReason};
 use migrations::Dialect as Name;
+use tokio::sync::{Notify, oneshot};
 
 tests::cases! { "inbox/runner/{on}/{case}":
     every {
         a_batch_function_gets_events_that_follow_each_other,
         the_event_on_which_a_batch_function_fails_dies_alone,
         a_batch_function_that_hangs_is_ended_as_one_call,
+        a_slow_handler_of_a_batch_is_no_silent_database,
     }
 }
 
@@ -121,4 +123,33 @@ async fn a_batch_function_that_hangs_is_ended_as_one_call<DB: TestDatabase>(data
     let EndedCall { took, messages } = ended_call::<DB>().get().unwrap();
     assert!(*messages > 120, "a batch of {messages}");
     assert!(*took < limit * 120, "the batch was ended after {took:?}");
+}
+
+/// Goal: while a later message of a batch is in its handler, the consumer does not say that the
+/// database is silent. Oracle: the reasons in its status.
+async fn a_slow_handler_of_a_batch_is_no_silent_database<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let broker = Broker::new([placed(1), placed(2)]);
+    let begun: Arc<Notify> = Arc::default();
+    let ended: Arc<Notify> = Arc::default();
+    let signals = (Arc::clone(&begun), Arc::clone(&ended));
+    let slow = async move |_: &mut Tx<DB>, placed: Placed| {
+        if placed.order == 2 {
+            signals.0.notify_one();
+            signals.1.notified().await;
+        }
+        Ok::<_, HandlerError>(())
+    };
+    let builder = base(&inbox, &broker).on(slow).batch(NonZeroUsize::new(50).unwrap());
+    let consumer = builder.build().unwrap();
+    let status = consumer.status();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(consumer.run(async move { drop(stopped.await) }));
+    begun.notified().await;
+    let waits: Vec<_> = status.waits().iter().map(|wait| (wait.reason, wait.messages)).collect();
+    assert_eq!(waits, [(WaitReason::Handler, 1)]);
+    ended.notify_one();
+    broker.drained().await;
+    stop.send(()).unwrap();
+    running.await.unwrap().unwrap();
 }
