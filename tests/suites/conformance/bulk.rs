@@ -28,10 +28,8 @@ const PART: usize = 500;
 /// Numbers of dead messages: one part more than full, and four.
 const FEW: usize = PART + 9;
 const MANY: usize = 4 * PART + 9;
-/// Round trips of a part: begin, settings, locks, edits, the change, the audit, commit.
-const OUTBOX_PART: usize = 7;
-/// Round trips of a part: begin, locks, requests with their audit, commit.
-const INBOX_PART: usize = 4;
+/// Maximum round trips of a part: begin, settings, locks, edits, the change, the audit, commit.
+const PART_MAX: usize = 7;
 /// Maximum round trips to open the session and to choose the messages.
 const OTHERS_MAX: usize = 40;
 
@@ -84,7 +82,8 @@ impl Scene {
         let mut told = Vec::new();
         let report = selected.carry_out(&bulk, |Progress { processed, .. }| told.push(processed)).await?;
         places.close().await;
-        assert_eq!((report.done, report.left(), report.error), (count as u64, 0, None));
+        assert_eq!((report.refusals.first(), report.error), (None, None));
+        assert_eq!((report.done, report.refused, report.unknown), (count as u64, 0, 0));
         assert_eq!(told.len(), count.div_ceil(PART) + 1, "progress after each part: {told:?}");
         let sessions = self.capture.sessions() - before;
         Ok(Cost { sessions, round_trips: self.capture.take() })
@@ -92,18 +91,17 @@ impl Scene {
 }
 
 /// Compares the costs of a few messages and of many with the cost of a part.
-fn assert_bounded(few: &Cost, many: &Cost, part: usize, audit: &str) {
+fn assert_bounded(few: &Cost, many: &Cost, audit: &str) {
     for (cost, messages) in [(few, FEW), (many, MANY)] {
         assert_eq!(cost.sessions, 1, "{messages} messages: {cost:#?}");
         let parts = messages.div_ceil(PART);
         let audited = cost.round_trips.iter().filter(|said| said.contains(audit)).count();
         assert_eq!(audited, parts, "the audit of {messages} messages: {cost:#?}");
-        let others = cost.round_trips.len().checked_sub(part * parts);
-        assert!(others.is_some_and(|others| others <= OTHERS_MAX), "{messages} messages: {cost:#?}");
+        assert!(cost.round_trips.len() <= OTHERS_MAX + PART_MAX * parts, "{messages} messages: {cost:#?}");
     }
     let more = many.round_trips.len() - few.round_trips.len();
     let parts = MANY.div_ceil(PART) - FEW.div_ceil(PART);
-    assert_eq!(more, part * parts, "{parts} parts more: {many:#?}");
+    assert!(more <= PART_MAX * parts, "{more} for {parts} parts more: {many:#?}");
 }
 
 /// Goal: an operator's decision about very many dead messages takes seconds, also far from the
@@ -126,7 +124,7 @@ async fn of_outbox(stage: Stage) -> Outcome {
         let left = "SELECT count(*) FROM outbox_exception WHERE state = 'dead'";
         assert_eq!(scene.db.integer(left).await?, 0);
     }
-    assert_bounded(&costs[0], &costs[1], OUTBOX_PART, "INSERT INTO outbox_audit");
+    assert_bounded(&costs[0], &costs[1], "INSERT INTO outbox_audit");
     Ok(())
 }
 
@@ -139,9 +137,10 @@ async fn of_inbox(stage: Stage) -> Outcome {
             .db
             .execute(&format!(
                 "INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, \
-                 headers, payload, reason, error, attempts, origin) \
+                 kind, source, content_type, headers, payload, reason, error, attempts, origin) \
                  SELECT gen_random_uuid(), 'billing-{count}', '', s.id, sha256(s.id::text::bytea), s.id, 'invoices', \
-                 'account-7', '[]', 'x', 'poison', 'the account is closed', 10, 'invoices/0' \
+                 'account-7', 'invoice.issued', '/shop', 'application/json', '[]', '1', 'poison', \
+                 'the account is closed', 10, 'invoices/0' \
                  FROM (SELECT outbox_new_message_id() AS id FROM generate_series(1, {count})) AS s"
             ))
             .await?;
@@ -160,6 +159,6 @@ async fn of_inbox(stage: Stage) -> Outcome {
         };
         costs.push(scene.requeue(async || Places::new().inbox(&billing).await, count).await?);
     }
-    assert_bounded(&costs[0], &costs[1], INBOX_PART, "INSERT INTO inbox_audit");
+    assert_bounded(&costs[0], &costs[1], "INSERT INTO inbox_audit");
     Ok(())
 }
