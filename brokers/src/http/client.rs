@@ -28,9 +28,9 @@ use crate::settings::InvalidSetting;
 /// The client that all requests of a session share.
 pub(super) type Client = legacy::Client<Connections, Full<Bytes>>;
 
-/// How long a connection without a request is kept. Servers close theirs after 5 s and more. A
-/// request on a connection that is being closed has an unknown outcome.
-const IDLE_MAX: Duration = Duration::from_secs(4);
+/// How long a connection without a request is kept. Servers close theirs after 2 s (gunicorn) and
+/// more. A request on a connection that is being closed has an unknown outcome.
+const IDLE_MAX: Duration = Duration::from_millis(1_500);
 
 /// Maximum bytes of an answer's head.
 const HEAD_BYTES_MAX: usize = 64 << 10;

@@ -284,7 +284,7 @@ impl Failure {
                 "no request may go to the endpoint {endpoint}: {text}; correct its URL, or add the network to http.private_networks"
             ),
             Kind::Redirected => format!(
-                "the endpoint {endpoint} redirects, which is not followed: {text}; write the final URL into the settings"
+                "the endpoint {endpoint} confirms nothing: {text}; redirects are not followed, so write the final URL into the settings"
             ),
             Kind::Gone => format!(
                 "the endpoint {endpoint} is gone: {text}; correct its URL, or restart the relay to try it again"

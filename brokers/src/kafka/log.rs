@@ -87,7 +87,13 @@ fn is_loss(facility: &str, text: &str) -> bool {
 /// is not an error.
 pub(super) fn error(error: &KafkaError, reason: &str) -> Option<Code> {
     let code = error.rdkafka_error_code().filter(|code| *code != Code::PartitionEOF)?;
-    tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");
+    if code == Code::AllBrokersDown {
+        // It also follows whenever a broker closes an idle connection. Outages have lines of
+        // their own.
+        tracing::info!(target: "brokers::kafka", %code, reason, "kafka client");
+    } else {
+        tracing::warn!(target: "brokers::kafka", %code, reason, "kafka client");
+    }
     Some(code)
 }
 
