@@ -30,7 +30,7 @@ pub const SHARE_MIN: f64 = 0.9;
 pub const COPIES_MAX: u32 = 3;
 
 /// Number of messages for which a slow destination has room.
-const ROOM: u8 = 8;
+const ROOM: u8 = 3;
 
 /// The effect of a silent or slow topic on the others.
 #[derive(Debug)]

@@ -106,6 +106,8 @@ fn a_slow_destination_is_busy_and_not_stopped() {
     slow.read(400);
     slow.submit();
     assert_eq!(slow.taken.len(), ROOM);
+    // One of each key was handed over; the others are held now.
+    slow.submit();
     let load = slow.bench.machine.load();
     assert_eq!((load.blocked_topics, load.busy_topics, load.in_flight), (0, 1, ROOM));
     let parked = slow.events.iter().filter_map(|event| match event {
