@@ -208,6 +208,8 @@ pub struct PublishError {
     is_contained: bool,
     is_final: bool,
     is_about_this_message: bool,
+    is_saturated: bool,
+    not_before: Option<Duration>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -224,6 +226,8 @@ impl PublishError {
             is_contained: false,
             is_final: false,
             is_about_this_message: false,
+            is_saturated: false,
+            not_before: None,
             source: None,
         }
     }
@@ -288,6 +292,39 @@ impl PublishError {
     pub fn about_this_message(mut self) -> Self {
         self.is_about_this_message = true;
         self
+    }
+
+    /// Marks a failure as one of a destination that takes messages, only more slowly than they
+    /// come: enough of them wait for it, and nothing of this one was sent. That is no outage: the
+    /// topic is busy instead of stopped, and its messages are held in order until others have left.
+    /// For publishers with one message of a key in flight.
+    #[must_use]
+    pub fn saturated(mut self) -> Self {
+        self.is_saturated = true;
+        self
+    }
+
+    /// Whether the destination only has more messages than it takes soon; see
+    /// [`saturated`](PublishError::saturated).
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        self.is_saturated
+    }
+
+    /// Sets the time that passes before the message is tried again, because the destination has
+    /// asked for it, or is known to accept nothing earlier. The caller may wait longer. The adapter
+    /// bounds it by its settings.
+    #[must_use]
+    pub fn not_before(mut self, time: Duration) -> Self {
+        self.not_before = Some(time);
+        self
+    }
+
+    /// Returns the time that passes at least before the message is tried again; see
+    /// [`not_before`](PublishError::not_before).
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.not_before
     }
 
     /// Whether the message may have caused the failure of its topic; see

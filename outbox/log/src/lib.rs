@@ -91,6 +91,6 @@ pub use lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 pub use open::open;
 pub use options::LogOptions;
 pub use pause::{PAUSES_MAX, Pause, PauseScope};
-pub use queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
+pub use queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueue, HeldQueues, QueueName};
 pub use store::{CheckpointStore, LogReader, LogStore};
 pub use trouble::BrokerTrouble;

@@ -87,6 +87,16 @@ pub struct HeldPage {
     pub exhausted: bool,
 }
 
+/// The kinds of exceptions that have a due time. They are read one by one, so that however many are
+/// retried delay nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DueKind {
+    /// Scheduled ones, and those that an operator has discarded.
+    Scheduled,
+    /// Those that are retried.
+    Retrying,
+}
+
 /// A position among the exceptions that have a due time, in the order of (`due_at`, id).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DuePosition {

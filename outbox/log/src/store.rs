@@ -11,7 +11,7 @@ use crate::error::LogError;
 use crate::exception::{ExceptionChange, ExceptionSummary};
 use crate::lease::{Acquired, Fenced, OtherHolder, RelayName};
 use crate::pause::PauseScope;
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::trouble::BrokerTrouble;
 
 /// A database that holds an outbox. It opens one connection for each of the relay's two jobs. Each
@@ -75,9 +75,14 @@ pub trait LogReader: Send {
         limit: PageLimit,
     ) -> Result<Page, LogError>;
 
-    /// Returns the exceptions that need the relay now: scheduled and retrying ones that are due,
-    /// and discarded ones. They follow `after` in the order of (`due_at`, id).
-    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError>;
+    /// Returns the exceptions of a kind that need the relay now. They follow `after` in the order
+    /// of (`due_at`, id). Its cost does not depend on how many of the other kind are due.
+    async fn read_due(
+        &mut self,
+        kind: DueKind,
+        after: Option<DuePosition>,
+        limit: PageLimit,
+    ) -> Result<DuePage, LogError>;
 
     /// Returns held entries of several queues: one page for each, in the order of the requests.
     /// `limit` is the total for all pages.

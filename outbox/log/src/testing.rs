@@ -11,7 +11,7 @@ use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
 use crate::exception::{ExceptionChange, ExceptionSummary};
 use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::store::{CheckpointStore, LogReader, LogStore};
 
 /// A log whose readers and checkpoint stores all answer by one script.
@@ -91,7 +91,7 @@ script! {
         next_difference(base: &Mark) -> Option<Difference> = None;
         read_page(difference: &Difference, after: EntryId, limit: PageLimit) -> Page =
             Page { entries: Vec::new(), exhausted: true };
-        read_due(after: Option<DuePosition>, limit: PageLimit) -> DuePage =
+        read_due(kind: DueKind, after: Option<DuePosition>, limit: PageLimit) -> DuePage =
             DuePage { exceptions: Vec::new(), position: None, exhausted: true, next_in: None };
         read_held(asks: &[HeldAsk], limit: PageLimit) -> Vec<HeldPage> =
             asks.iter().map(|_| HeldPage { exceptions: Vec::new(), exhausted: true }).collect();

@@ -7,9 +7,11 @@
 //! the id at which its held ones begin ([`Held`]).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
+use crate::busy::Busy;
 use crate::held::{Held, QueueHash};
 use crate::paused::Paused;
 use crate::settings::DeadPolicy;
@@ -34,6 +36,8 @@ pub(crate) struct Blocks {
     stuck: Stuck,
     /// Topics that do not accept messages.
     topics: BTreeMap<String, Probe>,
+    /// Topics whose destinations have more messages than they take soon.
+    busy: Busy,
     /// Entries that may be the reason why their topics seem not to.
     suspects: Suspects,
     /// The pauses that operators have set.
@@ -85,7 +89,11 @@ impl Blocks {
     /// Returns whether nothing at all is blocked: the fast path.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
-        self.stuck.is_empty() && self.held.is_empty() && self.topics.is_empty() && self.paused.is_empty()
+        self.stuck.is_empty()
+            && self.held.is_empty()
+            && self.topics.is_empty()
+            && !self.busy.is_waiting()
+            && self.paused.is_empty()
     }
 
     /// Returns the minimum number of waiting keys. It is not exact, because a key can be stuck and
@@ -101,10 +109,17 @@ impl Blocks {
         self.topics.len()
     }
 
-    /// Returns whether the topic does not accept messages or is paused.
+    /// Returns how many topics are busy.
+    #[must_use]
+    pub(crate) fn busy_len(&self) -> usize {
+        self.busy.len()
+    }
+
+    /// Returns whether the topic does not accept messages, has more than it takes soon, or is
+    /// paused.
     #[must_use]
     pub(crate) fn is_blocked(&self, topic: &str) -> bool {
-        self.topics.contains_key(topic) || self.paused.has_topic(topic)
+        self.topics.contains_key(topic) || self.busy.holds(topic) || self.paused.has_topic(topic)
     }
 
     /// Returns whether an operator has paused everything. Then nothing is submitted.
@@ -233,6 +248,7 @@ impl Blocks {
     /// Records that submissions of this session will no longer be answered.
     pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
+        self.busy.session_ended();
         self.held.release_all();
     }
 
@@ -274,6 +290,7 @@ impl Blocks {
     pub(crate) fn block_topic(&mut self, topic: &str, id: EntryId) -> bool {
         let is_news = !self.topics.contains_key(topic);
         if is_news {
+            self.busy.stops_waiting(topic);
             self.topics
                 .insert(topic.to_owned(), Probe { id, witness: Witness::None, is_keyless_tried: false });
         }
@@ -286,10 +303,40 @@ impl Blocks {
         self.topics.get(topic).is_some_and(|probe| probe.id == id)
     }
 
-    /// Returns whether the topic is blocked and another entry than this one is its probe.
+    /// Returns whether the topic is blocked and another entry than this one is its probe, or has
+    /// more messages than its destination takes soon.
     #[must_use]
     pub(crate) fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
-        self.topics.get(topic).is_some_and(|probe| probe.id != id)
+        self.topics.get(topic).map_or_else(|| self.busy.holds(topic), |probe| probe.id != id)
+    }
+
+    /// Records that the destination of a topic had no room for an entry, see [`Busy::refused`].
+    /// Returns `None` if the topic does not accept messages for another reason: then its probe
+    /// decides when it does.
+    pub(crate) fn saturated(
+        &mut self,
+        topic: &str,
+        now: Duration,
+        in_flight: impl FnOnce() -> usize,
+    ) -> Option<bool> {
+        let is_busy = !self.topics.contains_key(topic);
+        is_busy.then(|| self.busy.refused(topic, now, in_flight))
+    }
+
+    /// Records that an entry of the topic is no longer with the publisher. A busy topic may go on.
+    pub(crate) fn left(&mut self, topic: &str) {
+        if self.busy.left(topic) {
+            self.held.release_all();
+        }
+    }
+
+    /// Lets the busy topics go on that have waited long enough. Returns those that are no longer
+    /// busy.
+    pub(crate) fn look_at_busy(&mut self, now: Duration) -> Vec<String> {
+        if !self.busy.waited(now).is_empty() {
+            self.held.release_all();
+        }
+        self.busy.over(now)
     }
 
     /// Returns the blocked topics and their probes.

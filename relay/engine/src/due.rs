@@ -4,10 +4,14 @@
 //! pass continues after the previous page. It starts over at the first exception only from time to
 //! time. This finds exceptions that an operator requeued or discarded, that were left because they
 //! wait for others of their key, or that were stored late.
+//!
+//! Scheduled and discarded exceptions have passes of their own. A pass over those that are retried
+//! never ends while more are due than there is room for, as while a destination fails on all of its
+//! messages; nothing else may wait for it.
 
 use std::time::Duration;
 
-use outbox_log::{DuePage, DuePosition};
+use outbox_log::{DueKind, DuePage, DuePosition};
 use tokio::time::Instant;
 
 /// Interval at which a pass starts at the first exception: an operator's decision is noticed within
@@ -17,6 +21,69 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The progress of reading due exceptions.
 #[derive(Debug)]
 pub(crate) struct Due {
+    scheduled: Passes,
+    retrying: Passes,
+}
+
+impl Due {
+    /// Starts with an immediate look at both kinds.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { scheduled: Passes::new(now), retrying: Passes::new(now) }
+    }
+
+    fn each(&mut self) -> [&mut Passes; 2] {
+        [&mut self.scheduled, &mut self.retrying]
+    }
+
+    fn of(&self, kind: DueKind) -> &Passes {
+        match kind {
+            DueKind::Scheduled => &self.scheduled,
+            DueKind::Retrying => &self.retrying,
+        }
+    }
+
+    /// Returns when the next pass begins; `None` while passes of both kinds are under way.
+    pub(crate) fn at(&self) -> Option<Instant> {
+        self.scheduled.at().into_iter().chain(self.retrying.at()).min()
+    }
+
+    /// Returns the position after which to read exceptions of a kind now, if any are to be read.
+    pub(crate) fn wanted(&self, kind: DueKind) -> Option<Option<DuePosition>> {
+        self.of(kind).wanted()
+    }
+
+    /// Begins the passes for which it is time. A pass starts at the first exception if that costs
+    /// little, or if the last one from there was long enough ago.
+    pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
+        for passes in self.each() {
+            if passes.at().is_some_and(|at| at <= now) {
+                passes.begin(now, is_cheap);
+            }
+        }
+    }
+
+    /// Records that a stored exception will become due.
+    pub(crate) fn look(&mut self, now: Instant) {
+        self.each().into_iter().for_each(|passes| passes.look(now));
+    }
+
+    /// Records that a due exception was left in the database.
+    pub(crate) fn look_anew(&mut self, now: Instant) {
+        self.each().into_iter().for_each(|passes| passes.look_anew(now));
+    }
+
+    /// Records that a page of a kind was read.
+    pub(crate) fn read(&mut self, kind: DueKind, page: &DuePage, now: Instant) {
+        match kind {
+            DueKind::Scheduled => self.scheduled.read(page, now),
+            DueKind::Retrying => self.retrying.read(page, now),
+        }
+    }
+}
+
+/// The passes over the exceptions of one kind.
+#[derive(Debug)]
+struct Passes {
     position: Option<DuePosition>,
     /// Whether a pass is in progress. Then the next page is read as soon as there is room.
     is_reading: bool,
@@ -26,25 +93,25 @@ pub(crate) struct Due {
     began_at: Option<Instant>,
 }
 
-impl Due {
+impl Passes {
     /// Starts with an immediate look.
-    pub(crate) fn new(now: Instant) -> Self {
+    fn new(now: Instant) -> Self {
         Self { position: None, is_reading: false, at: now, began_at: None }
     }
 
     /// Returns when the next pass begins; `None` while a pass is under way.
-    pub(crate) fn at(&self) -> Option<Instant> {
+    fn at(&self) -> Option<Instant> {
         (!self.is_reading).then_some(self.at)
     }
 
     /// Returns the position after which to read now, if anything is to be read.
-    pub(crate) fn wanted(&self) -> Option<Option<DuePosition>> {
+    fn wanted(&self) -> Option<Option<DuePosition>> {
         self.is_reading.then_some(self.position)
     }
 
     /// Begins a pass. It starts at the first exception if that costs little, or if the last pass
     /// from there was long enough ago.
-    pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
+    fn begin(&mut self, now: Instant, is_cheap: bool) {
         let is_time = self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= LOOK_INTERVAL);
         if is_cheap || is_time {
             self.position = None;
@@ -54,19 +121,19 @@ impl Due {
     }
 
     /// Records that a stored exception will become due.
-    pub(crate) fn look(&mut self, now: Instant) {
+    fn look(&mut self, now: Instant) {
         self.at = now;
     }
 
     /// Records that a due exception was left in the database.
-    pub(crate) fn look_anew(&mut self, now: Instant) {
+    fn look_anew(&mut self, now: Instant) {
         if !self.is_reading {
             (self.at, self.began_at) = (now, None);
         }
     }
 
     /// Records that a page was read.
-    pub(crate) fn read(&mut self, page: &DuePage, now: Instant) {
+    fn read(&mut self, page: &DuePage, now: Instant) {
         self.position = page.position;
         if page.exhausted {
             self.is_reading = false;
@@ -89,7 +156,7 @@ mod tests {
     #[test]
     fn a_pass_goes_on_behind_each_page_and_ends_with_the_last() {
         let now = Instant::now();
-        let mut due = Due::new(now);
+        let mut due = Passes::new(now);
         assert_eq!((due.at(), due.wanted()), (Some(now), None));
         due.begin(now, true);
         assert_eq!((due.at(), due.wanted()), (None, Some(None)));
@@ -102,7 +169,7 @@ mod tests {
     #[test]
     fn a_pass_begins_anew_only_now_and_then_when_much_is_in_the_window() {
         let now = Instant::now();
-        let mut due = Due::new(now);
+        let mut due = Passes::new(now);
         due.begin(now, false);
         due.read(&page(7, true, None), now);
         due.begin(now + LOOK_INTERVAL / 2, false);
@@ -110,5 +177,24 @@ mod tests {
         due.read(&page(7, true, None), now);
         due.begin(now + LOOK_INTERVAL, false);
         assert_eq!(due.wanted(), Some(None));
+    }
+
+    /// Goal: a pass over retried exceptions that never ends delays nothing that is scheduled or
+    /// discarded. Oracle: when the passes of both kinds begin, and where.
+    #[test]
+    fn a_pass_over_what_is_retried_that_never_ends_delays_nothing_else() {
+        let now = Instant::now();
+        let mut due = Due::new(now);
+        due.begin(now, true);
+        due.read(DueKind::Scheduled, &page(1, true, None), now);
+        for step in 1..=100 {
+            due.read(DueKind::Retrying, &page(step, false, None), now);
+            assert!(due.wanted(DueKind::Retrying).is_some());
+            let later = now + LOOK_INTERVAL * u32::try_from(step).unwrap();
+            assert_eq!((due.at(), due.wanted(DueKind::Scheduled)), (Some(later), None));
+            due.begin(later, false);
+            assert_eq!(due.wanted(DueKind::Scheduled), Some(None), "from the first on");
+            due.read(DueKind::Scheduled, &page(1, true, None), later);
+        }
     }
 }

@@ -34,6 +34,19 @@ pub enum Event {
         /// How far the failure reaches.
         scope: FaultScope,
     },
+    /// A destination had no room for a message, because enough others wait for it. The message is
+    /// held in order, or retried if it names its destination.
+    Busy {
+        /// The message.
+        message: Arc<Message>,
+        /// The reason, if the topic was not busy before.
+        begins: Option<String>,
+    },
+    /// The destination of a busy topic has had room for all of its messages for a minute.
+    NotBusy {
+        /// The topic.
+        topic: String,
+    },
     /// Some entries of a page are left to other relays: their number.
     LeftOut(u64),
     /// An entry was parked.
@@ -78,6 +91,8 @@ pub struct Load {
     pub blocked_keys: usize,
     /// Topics that wait.
     pub blocked_topics: usize,
+    /// Topics whose destinations have more messages than they take soon.
+    pub busy_topics: usize,
     /// Messages that were parked as unanswered and may still be answered.
     pub unanswered: usize,
 }

@@ -13,6 +13,7 @@
 //! | `key_queues` | which entries may be submitted without endangering the order of their key |
 //! | `blocks` | which keys and topics wait, and for what |
 //! | `stuck` | what stops a key |
+//! | `busy` | which topics have more messages than their destinations take soon |
 //! | `suspects` | which message may itself be the reason why its topic is blocked |
 //! | `held` | from which entry on the held entries of a key are read back |
 //! | `paused` | which topics and keys an operator has paused |
@@ -59,6 +60,7 @@ mod awaited;
 mod blocks;
 mod bounds;
 mod broker_session;
+mod busy;
 mod checkpointer;
 mod chunking;
 #[cfg(not(feature = "testing"))]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use message::crash_points::reached;
 use outbox_log::{
-    Cursor, Difference, DuePage, DuePosition, EntryId, HeldAsk, HeldPage, HeldQueues, LogError, LogReader,
-    Page, PageLimit, QueueName,
+    Cursor, Difference, DueKind, DuePage, DuePosition, EntryId, HeldAsk, HeldPage, HeldQueues, LogError,
+    LogReader, Page, PageLimit, QueueName,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -18,8 +18,8 @@ use crate::wake::Pace;
 /// A read that the driver requests. Batches of the log arrive without a request.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// Exceptions that are due, after this position.
-    Due(Option<DuePosition>),
+    /// Exceptions of a kind that are due, after this position.
+    Due(DueKind, Option<DuePosition>),
     /// Held exceptions.
     Held(Vec<HeldAsk>),
     /// Queues with held exceptions, after this one.
@@ -38,8 +38,8 @@ pub(crate) struct ReadPage {
 /// The answer to an [`Ask`].
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Exceptions that are due.
-    Due(DuePage),
+    /// Exceptions of a kind that are due.
+    Due(DueKind, DuePage),
     /// A page for each requested queue.
     Held(Vec<HeldAsk>, Vec<HeldPage>),
     /// Queues with held exceptions.
@@ -116,7 +116,7 @@ impl Reader {
 
     async fn answer(&mut self, ask: Ask) -> Result<(), LogError> {
         let answer = match ask {
-            Ask::Due(after) => Answer::Due(self.log.read_due(after, self.limit).await?),
+            Ask::Due(kind, after) => Answer::Due(kind, self.log.read_due(kind, after, self.limit).await?),
             Ask::Held(asks) => {
                 let pages = self.log.read_held(&asks, self.limit).await?;
                 Answer::Held(asks, pages)

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use message::{Message, Ticket};
-use outbox_log::{Cursor, Difference, Entry, EntryId};
+use outbox_log::{Cursor, Difference, DueKind, Entry, EntryId};
 
 use crate::amount::Amount;
 use crate::silence::Submitted;
@@ -18,8 +18,8 @@ use crate::silence::Submitted;
 pub(crate) enum Origin {
     /// Read from the log: settling it lets the cursor move.
     Log(Arc<Difference>),
-    /// Read from the exceptions, due again: it bypasses the block that it causes itself.
-    Due,
+    /// Read from the exceptions, due now: it bypasses the block that it causes itself.
+    Due(DueKind),
     /// Read from the exceptions, held until now.
     Held,
 }
@@ -54,7 +54,7 @@ impl Item {
     /// again. Nothing of its key is queued behind it: the key waits outside of memory.
     #[must_use]
     pub(crate) fn was_refused(&self) -> bool {
-        self.origin == Origin::Due && self.attempts > 0
+        matches!(self.origin, Origin::Due(_)) && self.attempts > 0
     }
 }
 
@@ -92,8 +92,10 @@ pub(crate) struct Window {
     bytes: usize,
     /// The open entries that were held and read back.
     held: Amount,
-    /// The open entries that were due.
-    due: Amount,
+    /// The open entries that were scheduled for now.
+    scheduled: Amount,
+    /// The open entries that are retried.
+    retrying: Amount,
     bytes_max: usize,
     entries_max: usize,
     /// Maximum parked entries that one checkpoint stores.
@@ -116,7 +118,8 @@ impl Window {
             open: 0,
             bytes: 0,
             held: Amount::default(),
-            due: Amount::default(),
+            scheduled: Amount::default(),
+            retrying: Amount::default(),
             bytes_max,
             entries_max,
             parked_max,
@@ -141,10 +144,14 @@ impl Window {
         !self.held.reaches(self.share(share))
     }
 
-    /// Returns whether due entries take less than a fraction `1/share` of the window.
+    /// Returns whether due entries of a kind take less than a fraction `1/share` of the window.
     #[must_use]
-    pub(crate) fn has_room_for_due(&self, share: usize) -> bool {
-        !self.due.reaches(self.share(share))
+    pub(crate) fn has_room_for_due(&self, kind: DueKind, share: usize) -> bool {
+        let due = match kind {
+            DueKind::Scheduled => self.scheduled,
+            DueKind::Retrying => self.retrying,
+        };
+        !due.reaches(self.share(share))
     }
 
     fn share(&self, share: usize) -> Amount {
@@ -155,7 +162,8 @@ impl Window {
     fn amount_of(&mut self, origin: &Origin) -> Option<&mut Amount> {
         match origin {
             Origin::Log(_) => None,
-            Origin::Due => Some(&mut self.due),
+            Origin::Due(DueKind::Scheduled) => Some(&mut self.scheduled),
+            Origin::Due(DueKind::Retrying) => Some(&mut self.retrying),
             Origin::Held => Some(&mut self.held),
         }
     }
@@ -250,7 +258,7 @@ impl Window {
                 Origin::Log(difference) => {
                     Passed::Entry { difference: Arc::clone(difference), id: item.id, is_parked }
                 }
-                Origin::Due | Origin::Held => Passed::Nothing,
+                Origin::Due(_) | Origin::Held => Passed::Nothing,
             },
             Slot::Settled(_) => return None,
         };
@@ -405,7 +413,7 @@ mod tests {
         let d = difference();
         let start = Cursor::at(d.base.clone());
         let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
-        let parked = window.push(item(1, Origin::Due));
+        let parked = window.push(item(1, Origin::Due(DueKind::Retrying)));
         window.settle(parked, false);
         assert_eq!(window.cursor(), &start);
     }
@@ -414,7 +422,7 @@ mod tests {
     fn the_window_is_bounded_in_bytes() {
         let mut window = Window::new(Cursor::at(Mark::new("a")), 1, 100, 9);
         assert!(window.has_room(None), "one entry always passes");
-        window.push(item(1, Origin::Due));
+        window.push(item(1, Origin::Due(DueKind::Retrying)));
         assert!(!window.has_room(None));
     }
 
@@ -428,7 +436,7 @@ mod tests {
         let left = window.push(item(4, Origin::Log(d.clone())));
         window.pass(&d, EntryId(5));
         let last = window.push(item(6, Origin::Log(d.clone())));
-        let due = window.push(item(0, Origin::Due));
+        let due = window.push(item(0, Origin::Due(DueKind::Retrying)));
         for ticket in [left, last, due] {
             window.settle(ticket, false);
         }

@@ -499,9 +499,15 @@ COMMENT ON COLUMN {schema}outbox_exception.earlier_errors IS
 COMMENT ON INDEX {schema}outbox_exception_pkey IS
     'checkpoint, requeue, discard and edit of one entry; lists by id';
 
+-- Two indexes, so that what is scheduled or discarded is found at once beside any number of retries.
 CREATE INDEX outbox_exception_due_idx ON {schema}outbox_exception (relay, shard, due_at, id)
-    WHERE state IN ('scheduled', 'retrying', 'discarded');
-COMMENT ON INDEX {schema}outbox_exception_due_idx IS 'what is due now, and when the next one is due';
+    WHERE state IN ('scheduled', 'discarded');
+COMMENT ON INDEX {schema}outbox_exception_due_idx IS
+    'what is scheduled for now, what was discarded, and when the next one is due';
+
+CREATE INDEX outbox_exception_retry_idx ON {schema}outbox_exception (relay, shard, due_at, id)
+    WHERE state = 'retrying';
+COMMENT ON INDEX {schema}outbox_exception_retry_idx IS 'what is retried now, and when the next one is due';
 
 -- A queue holds the entries of a key, whatever their topics, or those of a topic without a key.
 CREATE INDEX outbox_exception_queue_idx ON {schema}outbox_exception

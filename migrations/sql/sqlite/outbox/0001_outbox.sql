@@ -144,9 +144,12 @@ CREATE TABLE outbox_exception (
     CONSTRAINT outbox_exception_attempts_are_not_negative CHECK (attempts >= 0)
 ) STRICT;
 
--- What is due now, and when the next one is due.
+-- What is scheduled for now, what was discarded, and when the next one is due. Two indexes, so that
+-- this is found at once beside any number of retries.
 CREATE INDEX outbox_exception_due_idx ON outbox_exception (relay, shard, due_at, id)
-    WHERE state IN ('scheduled', 'retrying', 'discarded');
+    WHERE state IN ('scheduled', 'discarded');
+-- What is retried now, and when the next one is due.
+CREATE INDEX outbox_exception_retry_idx ON outbox_exception (relay, shard, due_at, id) WHERE state = 'retrying';
 -- The held entries of a key, or of a topic without a key, in the order of ids; which queues there
 -- are.
 CREATE INDEX outbox_exception_queue_idx ON outbox_exception (relay, shard, coalesce('k' || key, 't' || topic), id)

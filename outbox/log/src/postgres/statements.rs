@@ -24,6 +24,14 @@ migrations::statements! {
         headers_bytes = HEADERS_BYTES;
         given_out = GIVEN_OUT;
         with_last_error = with_last_error!("e.error = EXCLUDED.error");
+        // The places of due exceptions in certain `states`, each of which has its own index.
+        due_places = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
+            AND {states} AND due_at <= statement_timestamp() AND (due_at, id) > ($4::timestamptz, $5::bigint)
+            AND {same_run} ORDER BY due_at, id LIMIT $1::bigint + 1";
+        // $1 relay, $2 and $3 after this time and id: seconds until the next one is due.
+        next_place = "SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
+            WHERE relay = $1 AND shard = 0 AND {states}
+                AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
         // The exceptions in a `chosen` list of ids and positions, with their copies. LIMIT 1 keeps
         // the planner from turning the lookups into a join that reads whole tables (measured
         // without statistics, 2 of 100,000 exceptions due: 1,836 buffers against about 20). It is a
@@ -140,25 +148,30 @@ migrations::statements! {
                 ORDER BY m.xid, m.id LIMIT $1::bigint + 1) AS m
             ORDER BY m.id LIMIT $1::bigint + 1)
         SELECT {bounded} FROM run ORDER BY run.id";
-    /// $1 rows, $2 maximum bytes of content that is read with its row, $3 relay, $4 and $5 after
-    /// this time and id, $6 run of the server. `statement_timestamp()` is constant, so the index on
-    /// due_at can be used.
+    /// Scheduled and discarded exceptions. $1 rows, $2 maximum bytes of content that is read with
+    /// its row, $3 relay, $4 and $5 after this time and id, $6 run of the server.
+    /// `statement_timestamp()` is constant, so the index on due_at can be used.
     due(
         of = "p",
         message_id = "e.message_id",
         copied = "chosen.id",
-        chosen = "SELECT id, due_at AS place FROM {schema}outbox_exception WHERE relay = $3 AND shard = 0
-            AND state IN ('scheduled', 'retrying', 'discarded') AND due_at <= statement_timestamp()
-            AND (due_at, id) > ($4::timestamptz, $5::bigint) AND {same_run}
-            ORDER BY due_at, id LIMIT $1::bigint + 1",
+        chosen = "{due_places}",
+        states = "state IN ('scheduled', 'discarded')",
         run = "$6",
         order = "place, id",
     ) = "{exceptions}";
-    /// $1 relay, $2 and $3 after this time and id: seconds until the next one is due.
-    next_due = "
-        SELECT extract(epoch FROM due_at - statement_timestamp())::float8 FROM {schema}outbox_exception
-        WHERE relay = $1 AND shard = 0 AND state IN ('scheduled', 'retrying', 'discarded')
-            AND (due_at, id) > ($2::timestamptz, $3::bigint) ORDER BY due_at, id LIMIT 1";
+    /// Retrying exceptions, with the parameters of `due`.
+    retried(
+        of = "p",
+        message_id = "e.message_id",
+        copied = "chosen.id",
+        chosen = "{due_places}",
+        states = "state = 'retrying'",
+        run = "$6",
+        order = "place, id",
+    ) = "{exceptions}";
+    next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
+    next_retried(states = "state = 'retrying'") = "{next_place}";
     /// $1 rows of each, $2 maximum bytes of content that is read with its row, $3 relay, $4 names
     /// of queues, $5 the first id of each, $6 run of the server. Compares pairs instead of the name
     /// alone, so that only the index on both columns can give the order: for a name alone the

@@ -28,6 +28,12 @@ migrations::statements! {
         trace = TRACE;
         payload = "payload";
         payload_bytes = "octet_length(payload)";
+        // Due exceptions in certain `states`, each of which has its own index.
+        due_exceptions = "{exceptions} AND e.{states} AND e.due_at <= {now} AND (e.due_at, e.id) > (?2, ?3)
+            ORDER BY e.due_at, e.id LIMIT ?4";
+        // ?1 relay, ?2 and ?3 after this time and id: seconds until the next one is due.
+        next_place = "SELECT (due_at - {now}) / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0
+            AND {states} AND (due_at, id) > (?2, ?3) ORDER BY due_at, id LIMIT 1";
         // An exception with its copy, or with its row of the log if that was too large to be
         // copied. These are LEFT JOINs because an exception without either must be seen.
         exceptions = "SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind) AS kind,
@@ -59,9 +65,10 @@ migrations::statements! {
         SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
             (deliver_at - {now}) / 1e6 AS deliver_in
         FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
-    /// ?1 relay, ?2 and ?3 after this time and id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
-    /// headers to read.
+    /// Scheduled and discarded exceptions. ?1 relay, ?2 and ?3 after this time and id, ?4 rows, ?5
+    /// maximum bytes of a payload and ?6 of headers to read.
     due(
+        states = "state IN ('scheduled', 'discarded')",
         payload_max = "?5",
         headers_max = "?6",
         headers = PARKED_HEADERS,
@@ -69,15 +76,20 @@ migrations::statements! {
         trace = PARKED_TRACE,
         payload = PARKED_PAYLOAD,
         payload_bytes = PARKED_PAYLOAD_BYTES,
-    ) = "
-        {exceptions} AND e.state IN ('scheduled', 'retrying', 'discarded') AND e.due_at <= {now}
-            AND (e.due_at, e.id) > (?2, ?3)
-        ORDER BY e.due_at, e.id LIMIT ?4";
-    /// ?1 relay, ?2 and ?3 after this time and id.
-    next_due = "
-        SELECT (due_at - {now}) / 1e6 FROM outbox_exception WHERE relay = ?1 AND shard = 0
-            AND state IN ('scheduled', 'retrying', 'discarded') AND (due_at, id) > (?2, ?3)
-        ORDER BY due_at, id LIMIT 1";
+    ) = "{due_exceptions}";
+    /// Retrying exceptions, with the parameters of `due`.
+    retried(
+        states = "state = 'retrying'",
+        payload_max = "?5",
+        headers_max = "?6",
+        headers = PARKED_HEADERS,
+        headers_bytes = PARKED_HEADERS_BYTES,
+        trace = PARKED_TRACE,
+        payload = PARKED_PAYLOAD,
+        payload_bytes = PARKED_PAYLOAD_BYTES,
+    ) = "{due_exceptions}";
+    next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
+    next_retried(states = "state = 'retrying'") = "{next_place}";
     /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
     /// headers to read.
     held(

@@ -1,12 +1,13 @@
 //! Asks the database for exceptions, names of queues and pauses.
 
+use outbox_log::DueKind;
 use tokio::time::Instant;
 
 use super::{Driver, PAUSE_LOOK_INTERVAL};
 use crate::reader::{Answer, Ask};
 
-/// Kinds of queries: held entries, due exceptions, names of queues, and pauses.
-const KINDS: usize = 4;
+/// Kinds of queries: held entries, due exceptions of both kinds, names of queues, and pauses.
+const KINDS: usize = 5;
 
 impl Driver {
     /// Sends the database one query at a time, if there is room for the answer. The kinds of
@@ -31,9 +32,10 @@ impl Driver {
             0 if self.machine.has_room_for_held() => {
                 Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
             }
-            1 if self.machine.has_room_for_due() => self.due.wanted().map(Ask::Due),
-            2 => self.machine.wanted_names().map(Ask::Names),
-            3 if Instant::now() >= self.pauses_at => {
+            1 => self.question_about_due(DueKind::Scheduled),
+            2 => self.question_about_due(DueKind::Retrying),
+            3 => self.machine.wanted_names().map(Ask::Names),
+            4 if Instant::now() >= self.pauses_at => {
                 self.pauses_at = Instant::now() + PAUSE_LOOK_INTERVAL;
                 Some(Ask::Pauses)
             }
@@ -41,11 +43,16 @@ impl Driver {
         }
     }
 
+    fn question_about_due(&self, kind: DueKind) -> Option<Ask> {
+        let position = self.due.wanted(kind).filter(|_| self.machine.has_room_for_due(kind))?;
+        Some(Ask::Due(kind, position))
+    }
+
     pub(super) fn on_answer(&mut self, answer: Answer) {
         self.asked = false;
         match answer {
-            Answer::Due(page) => {
-                self.due.read(&page, Instant::now());
+            Answer::Due(kind, page) => {
+                self.due.read(kind, &page, Instant::now());
                 self.machine.due(page.exceptions, self.host.uniform());
             }
             Answer::Held(asks, pages) => self.machine.held(&asks, pages),

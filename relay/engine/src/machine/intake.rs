@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use message::Fault;
 use outbox_log::{
-    Difference, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, HeldQueues, Page, Parked,
-    QueueName,
+    Difference, DueKind, Entry, EntryId, Exception, ExceptionState, HeldAsk, HeldPage, HeldQueues, Page,
+    Parked, QueueName,
 };
 
 use super::Machine;
@@ -143,7 +143,7 @@ impl Machine {
                 ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
                     self.waits(exception.entry.topic(), id);
                 }
-                ExceptionState::Retrying => self.readmit(exception, Origin::Due),
+                ExceptionState::Retrying => self.readmit(exception, Origin::Due(DueKind::Retrying)),
                 ExceptionState::Held | ExceptionState::Dead => {}
             }
         }
@@ -170,7 +170,7 @@ impl Machine {
     fn scheduled(&mut self, exception: Exception) {
         let entry = &exception.entry;
         match self.blocks.place(entry.topic(), entry.key()) {
-            Place::Free => self.readmit(exception, Origin::Due),
+            Place::Free => self.readmit(exception, Origin::Due(DueKind::Scheduled)),
             Place::Wait => self.due_waits = true,
             Place::Hold => {
                 let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);

@@ -45,7 +45,7 @@ mod unstored;
 use std::collections::{BTreeSet, HashSet};
 
 use message::{MaxInFlightPerKey, MessageId};
-use outbox_log::{Cursor, EntryId};
+use outbox_log::{Cursor, DueKind, EntryId};
 
 use crate::blocks::Blocks;
 use crate::event::{Event, Load};
@@ -67,8 +67,9 @@ pub(crate) use transaction::TransactionCheckpoint;
 /// Divisor of the window: this share belongs to held entries while some are read back.
 const HELD_SHARE: usize = 4;
 
-/// Divisor of the window: due entries take at most this share, so that those of a slow or failing
-/// destination, however many are retried, leave room for the log.
+/// Divisor of the window: due entries of each kind take at most this share, so that those of a slow
+/// or failing destination, however many are retried, leave room for the log and for what is
+/// scheduled.
 const DUE_SHARE: usize = 4;
 
 /// The state machine of one lease.
@@ -181,10 +182,10 @@ impl Machine {
         self.has_room_for_exceptions() && self.window.has_room_for_held(HELD_SHARE)
     }
 
-    /// Returns whether due entries may be read.
+    /// Returns whether due entries of this kind may be read.
     #[must_use]
-    pub(crate) fn has_room_for_due(&self) -> bool {
-        self.has_room_for_exceptions() && self.window.has_room_for_due(DUE_SHARE)
+    pub(crate) fn has_room_for_due(&self, kind: DueKind) -> bool {
+        self.has_room_for_exceptions() && self.window.has_room_for_due(kind, DUE_SHARE)
     }
 
     /// Returns whether reading may add to the changes that are not stored.
@@ -225,6 +226,7 @@ impl Machine {
             window_bytes: self.window.bytes(),
             blocked_keys: self.blocks.keys_len(),
             blocked_topics: self.blocks.topics_len(),
+            busy_topics: self.blocks.busy_len(),
             unanswered: self.silent.awaited.len(),
         }
     }
@@ -243,6 +245,8 @@ impl Machine {
 
 #[cfg(test)]
 mod bench;
+#[cfg(test)]
+mod busy;
 #[cfg(test)]
 mod publisher_bound;
 #[cfg(test)]

@@ -49,6 +49,7 @@ impl Machine {
         if !matches!(item.origin, Origin::Log(_)) {
             self.resolve(item.message.topic.as_str(), item.key(), item.id, &item.message.id.to_string());
         }
+        self.blocks.left(item.message.topic.as_str());
         self.topic_answered(item.message.topic.as_str(), item.id);
         let submitted_at = item.in_flight.map(Submitted::at);
         let attempt = Some(item.attempts.saturating_add(1));
@@ -82,18 +83,25 @@ impl Machine {
         let Some(item) = self.window.get_mut(ticket) else {
             return self.late(ticket, Err(error), uniform);
         };
-        self.events.push(Event::Failed {
-            message: Arc::clone(&item.message),
-            submitted_at: item.in_flight.map(Submitted::at),
-            attempt: item.attempts.saturating_add(1),
-            fault: error.fault(),
-            scope: error.scope(),
-        });
-        if let (Some(submitted), true) = (item.in_flight, error.scope() != FaultScope::Session) {
+        let message = Arc::clone(&item.message);
+        if error.is_saturated() {
+            self.events.push(Event::Busy { message, begins: None });
+        } else {
+            self.blocks.left(message.topic.as_str());
+            self.events.push(Event::Failed {
+                message,
+                submitted_at: item.in_flight.map(Submitted::at),
+                attempt: item.attempts.saturating_add(1),
+                fault: error.fault(),
+                scope: error.scope(),
+            });
+        }
+        let is_answer = error.scope() != FaultScope::Session && !error.is_saturated();
+        if let (Some(submitted), true) = (item.in_flight, is_answer) {
             // A refusal is an answer.
             self.silence.answered(&item.message.topic, submitted);
         }
-        if error.scope() == FaultScope::Message {
+        if error.scope() == FaultScope::Message && !error.is_saturated() {
             let (id, topic) = (item.id, item.message.topic.clone());
             self.topic_answered(topic.as_str(), id);
         }
@@ -116,6 +124,9 @@ impl Machine {
         let topic = item.message.topic.clone();
         if learned == Learned::ByReceipt && error.scope() != FaultScope::Session {
             self.forget_late(id);
+        }
+        if error.is_saturated() && error.scope() == FaultScope::Topic && self.waits_for_room(ticket, error) {
+            return;
         }
         let is_alone = self.is_of_this_message_alone(topic.as_str(), id, error);
         let scope = match error.scope() {
@@ -157,7 +168,8 @@ impl Machine {
                     self.park_from_window(ticket, ExceptionState::Held, None, None, Some(failure));
                     return;
                 }
-                let due_in = Some(self.retry_in(id, fault, attempts, pause_max, uniform));
+                let due_in = self.retry_in(id, fault, attempts, pause_max, uniform);
+                let due_in = Some(due_in.max(self.not_before(error, uniform)));
                 self.park_from_window(
                     ticket,
                     ExceptionState::Retrying,
@@ -167,6 +179,29 @@ impl Machine {
                 );
             }
         }
+    }
+
+    /// Holds an entry until its destination, which has enough other messages, has room for it.
+    /// Returns `false` if its topic accepts no messages for another reason.
+    fn waits_for_room(&mut self, ticket: Ticket, error: &PublishError) -> bool {
+        let Self { window, blocks, .. } = self;
+        let Some(item) = window.get_mut(ticket) else { return false };
+        let topic = item.message.topic.clone();
+        let in_flight = || {
+            let of_topic = window.open().filter(|(_, other)| other.message.topic == topic);
+            of_topic.filter(|(_, other)| other.in_flight.is_some()).count()
+        };
+        let Some(is_news) = blocks.saturated(topic.as_str(), self.silence.now(), in_flight) else {
+            return false;
+        };
+        let text = storable(&error.to_string(), ERROR_BYTES_MAX);
+        if is_news && let Some(Event::Busy { begins, .. }) = self.events.last_mut() {
+            *begins = Some(text.clone());
+        }
+        self.requeue = true;
+        self.settle_key_queue(ticket);
+        self.park_from_window(ticket, ExceptionState::Held, None, None, Some((error.fault(), text)));
+        true
     }
 
     /// Records that a message may have caused the failure of its topic. Returns whether the failure
@@ -202,6 +237,14 @@ impl Machine {
             return backoff.delay(attempts, uniform);
         }
         backoff.delay(self.failures.count(id), uniform).min(pause_max)
+    }
+
+    /// Returns the time before which the destination accepts nothing, as far as that is known. The
+    /// messages that wait for it are spread over some time after it.
+    fn not_before(&self, error: &PublishError, uniform: f64) -> Duration {
+        error.retry_after().map_or(Duration::ZERO, |time| {
+            time.saturating_add(self.settings.retry_initial.mul_f64(uniform.clamp(0.0, 1.0)))
+        })
     }
 
     /// Prepares an entry in flight to leave the window without a receipt. The entries queued behind

@@ -242,6 +242,7 @@ impl Machine {
         };
         let key = message.key.as_ref().map(message::OrderingKey::as_str);
         self.blocks.answered(key);
+        self.blocks.left(message.topic.as_str());
         match outcome {
             Ok(()) => {
                 self.session.answered();
@@ -260,7 +261,9 @@ impl Machine {
                 }
                 self.remember_late(id, error, uniform);
                 self.bring_forward(id);
-                if error.scope() != FaultScope::Session {
+                if error.is_saturated() {
+                    self.events.push(Event::Busy { message: Arc::clone(&message), begins: None });
+                } else if error.scope() != FaultScope::Session {
                     self.events.push(Event::Failed {
                         message: Arc::clone(&message),
                         submitted_at: Some(submitted.at()),

@@ -10,6 +10,7 @@ use super::{Machine, SessionEnd};
 use crate::amount::Amount;
 use crate::awaited::Unanswered;
 use crate::blocks::Place;
+use crate::event::Event;
 use crate::key_queues::KeyQueues;
 use crate::window::Origin;
 
@@ -99,6 +100,7 @@ impl Machine {
         {
             return Vec::new();
         }
+        self.look_at_busy();
         self.look_again();
         self.let_refused_go();
         let len = if self.session.is_careful() { 1 } else { len };
@@ -118,6 +120,12 @@ impl Machine {
             }
         }
         batch
+    }
+
+    /// Lets busy topics go on whose destinations may have room again.
+    fn look_at_busy(&mut self) {
+        let over = self.blocks.look_at_busy(self.silence.now());
+        self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
     }
 
     /// Checks all queued entries again if something was blocked meanwhile, and holds those whose
@@ -151,7 +159,7 @@ impl Machine {
             let key = item.message.key.clone();
             let topic = item.message.topic.clone();
             let was_refused = item.was_refused();
-            if item.origin == Origin::Due {
+            if matches!(item.origin, Origin::Due(_)) {
                 match () {
                     () if self.blocks.waits_for_probe(topic.as_str(), id)
                         || self.blocks.is_paused(topic.as_str(), item.key()) =>

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use message::{EventType, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic};
 use outbox_log::{
-    Cursor, Difference, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage, HeldQueue,
-    HeldQueues, InvalidEntry, Mark, Page, QueueName,
+    Cursor, Difference, DueKind, Entry, EntryId, Exception, ExceptionChange, ExceptionState, HeldPage,
+    HeldQueue, HeldQueues, InvalidEntry, Mark, Page, QueueName,
 };
 
 use super::bench::{Bench, exception, message_for};
@@ -376,7 +376,7 @@ fn the_end_of_a_session_brings_no_discarded_message_back() {
     bench.machine.session_started(MaxInFlightPerKey::Pipelined);
     store(&mut bench, &mut log, 500);
     bench.machine.asks();
-    bench.machine.due(log.due(500, None, 9).exceptions, 0.5);
+    bench.machine.due(log.due(DueKind::Scheduled, 500, None, 9).exceptions, 0.5);
     let sent = bench.machine.submissions(9);
     assert!(sent.is_empty(), "{sent:?}");
     store(&mut bench, &mut log, 600);
@@ -556,13 +556,20 @@ fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
     let window = settings().window_entries;
     for id in 1..=2 * window as i64 {
-        if bench.machine.has_room_for_due() {
+        if bench.machine.has_room_for_due(DueKind::Retrying) {
             let message = message_for("failing", &id.to_string());
             bench.machine.due(vec![exception(id, &message, ExceptionState::Retrying)], 0.5);
         }
     }
     assert_eq!(bench.machine.readmitted_len(), window / 4);
     assert!(bench.machine.has_room_for_held(), "held entries have a share of their own");
+    for id in 500..500 + window as i64 {
+        if bench.machine.has_room_for_due(DueKind::Scheduled) {
+            let scheduled = message_for("t", &format!("scheduled {id}"));
+            bench.machine.due(vec![exception(id, &scheduled, ExceptionState::Scheduled)], 0.5);
+        }
+    }
+    assert_eq!(bench.machine.readmitted_len(), window / 2, "and so has what is scheduled");
     bench.last = 1_000;
     // Each is the end of a difference as well, which takes a place.
     for number in 0..window / 4 {
@@ -574,7 +581,7 @@ fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
     while bench.machine.unstored_len() > 0 {
         bench.cursor();
     }
-    assert!(bench.machine.has_room_for_due(), "what left the window makes room");
+    assert!(bench.machine.has_room_for_due(DueKind::Retrying), "what left the window makes room");
 }
 
 /// Goal: a destination that refuses a message more slowly than silence is found does not keep it

@@ -62,6 +62,7 @@ struct Series {
     window_bytes: Gauge,
     blocked_keys: Gauge,
     blocked_topics: Gauge,
+    busy_topics: Gauge,
     unanswered: Gauge,
 }
 
@@ -79,6 +80,7 @@ impl Series {
             window_bytes: gauge("relay_window_bytes"),
             blocked_keys: gauge("relay_blocked_keys"),
             blocked_topics: gauge("relay_blocked_topics"),
+            busy_topics: gauge("relay_busy_topics"),
             unanswered: gauge("relay_unanswered_messages"),
         }
     }
@@ -254,6 +256,15 @@ impl Telemetry {
                     self.span(&message, took, ended_at, Some(attempt), Some(SendFailure { fault, scope }));
                     topics.failed(&message.topic, fault, scope);
                 }
+                Event::Busy { message, begins } => {
+                    let topic = &message.topic;
+                    topics.busy(topic);
+                    if let Some(reason) = begins {
+                        warn!(relay = %self.relay, %topic, "topic busy: its messages wait in order, others \
+                            continue: {reason}");
+                    }
+                }
+                Event::NotBusy { topic } => info!(relay = %self.relay, topic, "topic no longer busy"),
                 Event::Parked(parked) => {
                     let state = parked.state;
                     let cause = parked.fault.map_or("none", Fault::as_str);
@@ -297,6 +308,7 @@ impl Telemetry {
         series.window_bytes.set(load.window_bytes as f64);
         series.blocked_keys.set(load.blocked_keys as f64);
         series.blocked_topics.set(load.blocked_topics as f64);
+        series.busy_topics.set(load.busy_topics as f64);
         series.unanswered.set(load.unanswered as f64);
     }
 

@@ -25,6 +25,11 @@ pub const METRICS: &[Metric] = &[
         "receipts that report a failure; `fault` is `broker`, `message` or `operator`; `scope` is what the \
          failure affects: `message`, `topic` or `session`",
     ),
+    Metric::counter(
+        "relay_busy_total",
+        &["relay", "topic"],
+        "messages that had to wait because their destination takes them more slowly than they come",
+    ),
     Metric::histogram(
         "relay_publish_seconds",
         &["relay", "topic"],
@@ -78,6 +83,11 @@ pub const METRICS: &[Metric] = &[
     Metric::gauge("relay_window_bytes", &["relay"], "bytes of entries read and not yet settled"),
     Metric::gauge("relay_blocked_keys", &["relay"], "keys that are blocked"),
     Metric::gauge("relay_blocked_topics", &["relay"], "topics that are blocked"),
+    Metric::gauge(
+        "relay_busy_topics",
+        &["relay"],
+        "topics whose destination has had more messages than it takes soon within the last minute",
+    ),
     Metric::gauge(
         "relay_unanswered_messages",
         &["relay"],

@@ -81,6 +81,12 @@ impl Topics {
             .increment(messages);
     }
 
+    /// Records a message that has to wait because its destination has no room for it.
+    pub(super) fn busy(&mut self, topic: &Topic) {
+        let topic = Arc::clone(&self.series(topic).label);
+        counter!("relay_busy_total", "relay" => Arc::clone(&self.relay), "topic" => topic).increment(1);
+    }
+
     /// Records a receipt that was not a confirmation.
     pub(super) fn failed(&mut self, topic: &Topic, fault: Fault, scope: FaultScope) {
         let topic = Arc::clone(&self.series(topic).label);
@@ -107,6 +113,7 @@ mod tests {
                 topics.published(&topic, Some(Duration::from_millis(3)), Duration::from_secs(1));
                 topics.failed(&topic, Fault::Broker, FaultScope::Topic);
                 topics.unrouted(&topic, 2);
+                topics.busy(&topic);
             }
         });
         recorder.handle().render()
@@ -130,6 +137,7 @@ mod tests {
         ];
         assert_eq!(series(&text, "relay_published_total"), expected);
         assert_eq!(series(&text, "relay_publish_failures_total").len(), 3);
+        assert_eq!(series(&text, "relay_busy_total").len(), 3);
         let unrouted = series(&text, "relay_unrouted_total");
         assert_eq!(unrouted[0], "relay_unrouted_total{relay=\"orders\",topic=\"other\"} 1996");
         assert_eq!(unrouted.len(), 3);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use outbox_log::{
-    Difference, DuePage, DuePosition, Entry, EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldPage,
-    HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
+    Difference, DueKind, DuePage, DuePosition, Entry, EntryId, ExceptionState, ExceptionSummary, HeldAsk,
+    HeldPage, HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -68,8 +68,13 @@ impl LogReader for Reader {
         Ok(page)
     }
 
-    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
-        self.read(Call::Due, None, |state| state.read_due(after, limit)).await
+    async fn read_due(
+        &mut self,
+        kind: DueKind,
+        after: Option<DuePosition>,
+        limit: PageLimit,
+    ) -> Result<DuePage, LogError> {
+        self.read(Call::Due, None, |state| state.read_due(kind, after, limit)).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
@@ -144,7 +149,7 @@ impl OutboxTables {
 }
 
 impl State {
-    fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> DuePage {
+    fn read_due(&mut self, kind: DueKind, after: Option<DuePosition>, limit: PageLimit) -> DuePage {
         let now = Instant::now();
         let start = self.start;
         let place = |id: EntryId, at: Instant| DuePosition {
@@ -152,8 +157,12 @@ impl State {
             id,
         };
         let timed = self.outbox.exceptions.iter().filter_map(|(id, aside)| {
-            let is_timed = !matches!(aside.parked.state, ExceptionState::Held | ExceptionState::Dead);
-            aside.due_at.filter(|_| is_timed).map(|at| (place(*id, at), at, aside))
+            let is_of_kind = match aside.parked.state {
+                ExceptionState::Scheduled | ExceptionState::Discarded => kind == DueKind::Scheduled,
+                ExceptionState::Retrying => kind == DueKind::Retrying,
+                ExceptionState::Held | ExceptionState::Dead => false,
+            };
+            aside.due_at.filter(|_| is_of_kind).map(|at| (place(*id, at), at, aside))
         });
         let mut timed: Vec<_> =
             timed.filter(|(place, ..)| after.is_none_or(|after| *place > after)).collect();

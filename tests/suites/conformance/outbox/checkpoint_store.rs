@@ -11,11 +11,11 @@ use outbox_log::admin::{self, Blocker, ChosenEntry, DecideError, Decision, Opera
 use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{self, Stage};
 use outbox_log::{
-    Acquired, BrokerTrouble, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, HeldAsk, LogOptions,
-    PageLimit, Parked, PauseScope,
+    Acquired, BrokerTrouble, Cursor, DueKind, EntryId, Exception, ExceptionChange, ExceptionState, Fenced,
+    HeldAsk, LogOptions, PageLimit, Parked, PauseScope,
 };
 
-use crate::outbox::rows::{insert, zeros};
+use crate::outbox::rows::{due as all_due, insert, zeros};
 use crate::outbox::support::{Database, Follower, SMALL, TTL, TestDialect, granted, relay, source};
 
 tests::cases! { "outbox/checkpoint_store/{on}/{case}":
@@ -216,6 +216,11 @@ async fn with_parked<DB: TestDialect>(
     (checkpoint_store, lease.epoch, cursor)
 }
 
+/// Returns everything that is due, in the order of ids.
+async fn due_now<DB: TestDialect>(db: &Database<DB>) -> Vec<Exception> {
+    all_due(&mut db.reader().await, SMALL).await
+}
+
 async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<DB>) {
     let hour = Some(Duration::from_secs(3600));
     let park = |id, state, due_in| ExceptionChange::Park(parked(id, state, due_in));
@@ -228,13 +233,16 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
     ];
     let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let mut reader = db.reader().await;
-    let due = reader.read_due(None, SMALL).await.unwrap();
+    let scheduled = reader.read_due(DueKind::Scheduled, None, SMALL).await.unwrap();
+    assert!(scheduled.exceptions.is_empty() && scheduled.exhausted, "{scheduled:?}");
+    let next = scheduled.next_in.unwrap();
+    assert!(next > Duration::from_secs(3500) && next <= Duration::from_secs(3600), "{next:?}");
+    let due = reader.read_due(DueKind::Retrying, None, SMALL).await.unwrap();
     // Both were parked at the same time or one after the other, so their order varies.
     let mut ids: Vec<_> = due.exceptions.iter().map(|e| e.entry.id.0).collect();
     ids.sort_unstable();
     assert_eq!((ids, due.exhausted), (vec![1, 99], true));
-    let next = due.next_in.unwrap();
-    assert!(next > Duration::from_secs(3500) && next <= Duration::from_secs(3600), "{next:?}");
+    assert_eq!(due.next_in, None, "what is scheduled is read by itself");
     let find = |id| due.exceptions.iter().find(|e| e.entry.id.0 == id).unwrap();
     assert_eq!((find(1).state, find(1).attempts), (ExceptionState::Retrying, 3));
     assert_eq!(&find(1).entry.message.as_ref().unwrap().payload[..], b"1");
@@ -242,12 +250,12 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
 
     // One entry at a time.
     let one = PageLimit { entries_max: 1, ..SMALL };
-    let first = reader.read_due(None, one).await.unwrap();
+    let first = reader.read_due(DueKind::Retrying, None, one).await.unwrap();
     assert_eq!((first.exceptions.len(), first.exhausted), (1, false));
-    let second = reader.read_due(first.position, one).await.unwrap();
+    let second = reader.read_due(DueKind::Retrying, first.position, one).await.unwrap();
     assert_eq!(second.exceptions.len(), 1);
     assert!(second.position > first.position);
-    let third = reader.read_due(second.position, one).await.unwrap();
+    let third = reader.read_due(DueKind::Retrying, second.position, one).await.unwrap();
     assert_eq!((third.exceptions.len(), third.exhausted, third.position), (0, true, second.position));
 
     let stuck = reader.stuck(EntryId(0), 10).await.unwrap();
@@ -257,7 +265,7 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
 
     let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
-    assert!(reader.read_due(None, SMALL).await.unwrap().exceptions.is_empty());
+    assert!(due_now(db).await.is_empty());
     assert_eq!(
         db.number("SELECT count(*) FROM outbox_parked").await,
         3,
@@ -315,7 +323,7 @@ async fn a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked<DB: 
     // As if it had been read an hour ago.
     let late = ExceptionChange::Park(parked(1, ExceptionState::Scheduled, Some(Duration::from_secs(4200))));
     assert_eq!(checkpoint_store.checkpoint(lease.epoch, &cursor, &[late]).await.unwrap(), Fenced::Held);
-    let next = db.reader().await.read_due(None, SMALL).await.unwrap().next_in.unwrap();
+    let next = db.reader().await.read_due(DueKind::Scheduled, None, SMALL).await.unwrap().next_in.unwrap();
     assert!(next > Duration::from_secs(500) && next <= Duration::from_secs(600), "{next:?}");
 }
 
@@ -361,7 +369,7 @@ async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database
     assert!(matches!(decide(77, Decision::Discard).await, Err(DecideError::NoSuchEntry { .. })));
     assert!(matches!(decide(1, Decision::Requeue).await, Err(DecideError::NotDead { .. })));
 
-    let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
+    let due = due_now(db).await;
     let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state, e.attempts)).collect();
     let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
     assert_eq!(states, [(1, retrying, 0), (2, discarded, 3), (3, retrying, 0)]);
@@ -416,9 +424,8 @@ async fn operators_decide_about_entries_that_are_retried_for_them<DB: TestDialec
     let requeued = decide(&[4], Decision::Requeue).await.remove(0);
     assert!(matches!(requeued, Err(DecideError::NotDead { .. })), "{requeued:?}");
 
-    let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
-    let mut states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
-    states.sort_by_key(|(id, _)| *id);
+    let due = due_now(db).await;
+    let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
     let (retrying, discarded) = (ExceptionState::Retrying, ExceptionState::Discarded);
     assert_eq!(states, [(1, discarded), (2, retrying), (3, discarded), (4, retrying), (5, retrying)]);
     let edited = due.iter().find(|e| e.entry.id == EntryId(4)).unwrap().entry.message.as_ref().unwrap();
@@ -445,7 +452,7 @@ async fn a_checkpoint_brings_no_discarded_entry_back<DB: TestDialect>(db: &Datab
     for state in [ExceptionState::Retrying, ExceptionState::Held, ExceptionState::Dead] {
         let change = [ExceptionChange::Park(park(state, 0))];
         assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &change).await.unwrap(), Fenced::Held);
-        let due = db.reader().await.read_due(None, SMALL).await.unwrap().exceptions;
+        let due = due_now(db).await;
         let states: Vec<_> = due.iter().map(|e| (e.entry.id.0, e.state)).collect();
         assert_eq!(states, [(1, ExceptionState::Discarded)], "after {state}");
     }

@@ -11,7 +11,9 @@ use inbox::Tenant;
 use message::MessageId;
 use migrations::{Line, Migrator};
 use outbox::{NewMessage, Outbox, RetryPolicy, UnknownCommit};
-use outbox_log::{CheckpointStore, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName};
+use outbox_log::{
+    CheckpointStore, DueKind, EntryId, Fenced, HeldAsk, LogError, LogOptions, LogStore, QueueName,
+};
 use sqlx::{Connection as _, Postgres};
 use tests::cluster::run;
 use tests::{Cluster, Outcome, Role, Stage, eventually};
@@ -221,7 +223,8 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
     let ask = HeldAsk { queue: QueueName::of("orders", Some("1")), from: EntryId(1) };
     let refused = [
         kept_reader.read_page(&difference, EntryId::default(), SMALL).await.err(),
-        kept_reader.read_due(None, SMALL).await.err(),
+        kept_reader.read_due(DueKind::Scheduled, None, SMALL).await.err(),
+        kept_reader.read_due(DueKind::Retrying, None, SMALL).await.err(),
         kept_reader.read_held(&[ask], SMALL).await.err(),
         kept_reader.held_queues(None, 10).await.err(),
         kept_reader.stuck(EntryId::default(), 10).await.err(),

@@ -5,7 +5,7 @@
 
 use crate::outbox::support::{Database, Follower, SMALL, granted, relay, source};
 use outbox::NewMessage;
-use outbox_log::{EntryId, Fenced, HeldAsk, LogOptions, LogReader, Mark, PageLimit, QueueName};
+use outbox_log::{DueKind, EntryId, Fenced, HeldAsk, LogOptions, LogReader, Mark, PageLimit, QueueName};
 use sqlx::Postgres;
 
 // At night only: when other suites change tables at the same time, the server discards the
@@ -241,13 +241,33 @@ async fn what_is_due_costs_the_same_however_much_waits(db: &Database<Postgres>) 
     prepare(db, COPY).await;
     let (exceptions, messages) = parked_reads(db, async |reader| {
         let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
-        let due = reader.read_due(None, limit).await.unwrap();
+        let due = reader.read_due(DueKind::Scheduled, None, limit).await.unwrap();
         assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
-        let first = reader.read_due(None, PageLimit { entries_max: 1, ..limit }).await.unwrap();
-        assert_eq!(reader.read_due(first.position, limit).await.unwrap().exceptions.len(), 1);
+        let first =
+            reader.read_due(DueKind::Scheduled, None, PageLimit { entries_max: 1, ..limit }).await.unwrap();
+        assert_eq!(
+            reader.read_due(DueKind::Scheduled, first.position, limit).await.unwrap().exceptions.len(),
+            1
+        );
     })
     .await;
     eprintln!("buffers of 2, of 1 and of 1 due among 100,000: {exceptions} + {messages} of the log");
+    assert!(exceptions < 80 && messages < PLANNED, "{exceptions} {messages}");
+    // Retries that are overdue delay nothing that is scheduled.
+    db.run(
+        "UPDATE outbox_exception SET state = 'retrying', due_at = now() - interval '2 hours' \
+        WHERE id NOT IN (5, 70000)",
+    )
+    .await;
+    let (exceptions, messages) = parked_reads(db, async |reader| {
+        let limit = PageLimit { entries_max: 1_000, bytes_max: 1 << 30, ..SMALL };
+        let due = reader.read_due(DueKind::Scheduled, None, limit).await.unwrap();
+        assert_eq!(due.exceptions.iter().map(|e| e.entry.id.0).collect::<Vec<_>>(), [5, 70_000]);
+    })
+    .await;
+    eprintln!(
+        "buffers of 2 scheduled ones beside 100,000 overdue retries: {exceptions} + {messages} of the log"
+    );
     assert!(exceptions < 80 && messages < PLANNED, "{exceptions} {messages}");
 }
 

@@ -11,8 +11,8 @@ use outbox::NewMessage;
 use outbox_log::admin::{ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{EntryRef, Selection, Standing};
 use outbox_log::{
-    BrokerTrouble, Cursor, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced, HeldAsk,
-    Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
+    BrokerTrouble, Cursor, DueKind, Entry, EntryId, Exception, ExceptionChange, ExceptionState, Fenced,
+    HeldAsk, Lease, LogOptions, LogReader, PageLimit, Parked, QueueName, RowLimit,
 };
 use sqlx::{Postgres, Sqlite};
 use tests::{Dialect as _, copies};
@@ -148,10 +148,19 @@ pub(super) async fn park_all<DB: TestDialect>(
     (lease, follower.cursor(), entries)
 }
 
+/// Returns everything that is due, in the order of ids.
 pub(super) async fn due(reader: &mut Box<dyn LogReader>, limit: PageLimit) -> Vec<Exception> {
-    let (mut exceptions, mut after) = (Vec::new(), None);
+    let mut exceptions = due_of(reader, DueKind::Scheduled, limit).await;
+    exceptions.extend(due_of(reader, DueKind::Retrying, limit).await);
+    exceptions.sort_by_key(|exception| exception.entry.id);
+    exceptions
+}
+
+async fn due_of(reader: &mut Box<dyn LogReader>, kind: DueKind, limit: PageLimit) -> Vec<Exception> {
+    let mut exceptions = Vec::new();
+    let mut after = None;
     loop {
-        let page = reader.read_due(after, limit).await.unwrap();
+        let page = reader.read_due(kind, after, limit).await.unwrap();
         let bytes: usize = page.exceptions.iter().map(|exception| exception.entry.bytes()).sum();
         assert!(page.exceptions.len() == 1 || bytes < limit.bytes_max + 100_000, "a page of {bytes} bytes");
         exceptions.extend(page.exceptions);

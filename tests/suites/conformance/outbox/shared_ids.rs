@@ -11,8 +11,8 @@ use outbox::NewMessage;
 use outbox_log::entries::{EntryRef, Selection, Standing};
 use outbox_log::reconcile::Stage;
 use outbox_log::{
-    BrokerTransaction, Cursor, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions, Mark,
-    PageLimit, RelayName, entries,
+    BrokerTransaction, Cursor, DueKind, Entry, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
+    Mark, PageLimit, RelayName, entries,
 };
 use sqlx::Postgres;
 
@@ -272,6 +272,6 @@ async fn a_row_with_the_id_of_a_parked_message_moves_and_the_message_keeps_its_o
     assert!(compared.iter().all(|row| matches!(row.stage, Stage::Beside(_))), "{compared:?}");
 
     db.run("UPDATE outbox_exception SET state = 'retrying', due_at = now() WHERE key = '4'").await;
-    let due = main.follower.reader.read_due(None, SMALL).await.unwrap().exceptions;
+    let due = main.follower.reader.read_due(DueKind::Retrying, None, SMALL).await.unwrap().exceptions;
     assert_eq!(due[0].entry.message.as_ref().unwrap().payload, "4");
 }

@@ -19,7 +19,7 @@ use crate::postgres::facts;
 use crate::postgres::mark::PgMark;
 use crate::postgres::page::Pace;
 use crate::postgres::statements::Statements;
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
 use crate::{LogError, LogReader, PauseScope};
 
@@ -144,8 +144,13 @@ impl LogReader for PgReader {
         }
     }
 
-    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
-        within(self.call_timeout, self.due(after, limit)).await
+    async fn read_due(
+        &mut self,
+        kind: DueKind,
+        after: Option<DuePosition>,
+        limit: PageLimit,
+    ) -> Result<DuePage, LogError> {
+        within(self.call_timeout, self.due(kind, after, limit)).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {

@@ -11,18 +11,23 @@ use crate::entry::{EntryId, PageLimit};
 use crate::exception::{Exception, ExceptionState, ExceptionSummary};
 use crate::postgres::page::{Cut, Place, short_max};
 use crate::postgres::row::{self, Column};
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::row::{Names, wait};
 
 impl PgReader {
     pub(super) async fn due(
         &mut self,
+        kind: DueKind,
         after: Option<DuePosition>,
         limit: PageLimit,
     ) -> Result<DuePage, LogError> {
         let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
         let asked = self.parked_pace.rows(limit);
-        let query = sqlx::query(&self.statements.due)
+        let statement = match kind {
+            DueKind::Scheduled => &self.statements.due,
+            DueKind::Retrying => &self.statements.retried,
+        };
+        let query = sqlx::query(statement)
             .bind(rows_max(asked))
             .bind(short_max(limit, asked))
             .bind(self.relay.as_str())
@@ -54,7 +59,11 @@ impl PgReader {
         }
         if page.exhausted {
             let place = page.position.unwrap_or(place);
-            let seconds: Option<f64> = sqlx::query_scalar(&self.statements.next_due)
+            let statement = match kind {
+                DueKind::Scheduled => &self.statements.next_due,
+                DueKind::Retrying => &self.statements.next_retried,
+            };
+            let seconds: Option<f64> = sqlx::query_scalar(statement)
                 .bind(self.relay.as_str())
                 .bind(at_micros(place.at_micros))
                 .bind(place.id.0)

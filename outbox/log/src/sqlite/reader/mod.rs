@@ -13,7 +13,7 @@ use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::exception::ExceptionSummary;
 use crate::lease::RelayName;
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
 use crate::{LogError, LogReader, PauseScope};
 
@@ -39,8 +39,13 @@ impl LogReader for SqliteReader {
         self.page(difference, after, limit).await
     }
 
-    async fn read_due(&mut self, after: Option<DuePosition>, limit: PageLimit) -> Result<DuePage, LogError> {
-        self.due(after, limit).await
+    async fn read_due(
+        &mut self,
+        kind: DueKind,
+        after: Option<DuePosition>,
+        limit: PageLimit,
+    ) -> Result<DuePage, LogError> {
+        self.due(kind, after, limit).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {

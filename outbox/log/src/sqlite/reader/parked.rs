@@ -10,7 +10,7 @@ use super::SqliteReader;
 use crate::LogError;
 use crate::entry::{EntryId, PageLimit, RowLimit};
 use crate::exception::{Exception, ExceptionState, ExceptionSummary};
-use crate::queue::{DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
+use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::row::{Names, Row, wait};
 use crate::sqlite::page::{rows_max, take};
 use crate::sqlite::row::row_max;
@@ -19,13 +19,18 @@ use crate::sqlite::statements::SQL;
 impl SqliteReader {
     pub(super) async fn due(
         &mut self,
+        kind: DueKind,
         after: Option<DuePosition>,
         limit: PageLimit,
     ) -> Result<DuePage, LogError> {
         let place = after.unwrap_or(DuePosition { at_micros: 0, id: EntryId(0) });
         let mut page = DuePage { position: after, ..DuePage::default() };
         let (payload_max, headers_max) = row_max(&limit.row);
-        let rows = sqlx::query(&SQL.due)
+        let statement = match kind {
+            DueKind::Scheduled => &SQL.due,
+            DueKind::Retrying => &SQL.retried,
+        };
+        let rows = sqlx::query(statement)
             .bind(self.relay.as_str())
             .bind(place.at_micros)
             .bind(place.id.0)
@@ -42,7 +47,7 @@ impl SqliteReader {
         })
         .await?;
         if page.exhausted {
-            page.next_in = self.next_due_in(page.position.unwrap_or(place)).await?;
+            page.next_in = self.next_due_in(kind, page.position.unwrap_or(place)).await?;
         }
         Ok(page)
     }
@@ -96,8 +101,12 @@ impl SqliteReader {
         rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
     }
 
-    async fn next_due_in(&mut self, place: DuePosition) -> Result<Option<Duration>, LogError> {
-        let seconds: Option<f64> = sqlx::query_scalar(&SQL.next_due)
+    async fn next_due_in(&mut self, kind: DueKind, place: DuePosition) -> Result<Option<Duration>, LogError> {
+        let statement = match kind {
+            DueKind::Scheduled => &SQL.next_due,
+            DueKind::Retrying => &SQL.next_retried,
+        };
+        let seconds: Option<f64> = sqlx::query_scalar(statement)
             .bind(self.relay.as_str())
             .bind(place.at_micros)
             .bind(place.id.0)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use message::Message;
 use outbox_log::{
-    Cursor, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
+    Cursor, DueKind, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionChange, ExceptionState,
     ExceptionSummary, HeldAsk, HeldPage, HeldQueue, HeldQueues, Parked, QueueName,
 };
 
@@ -59,9 +59,12 @@ impl Log {
         Exception { entry, state: row.parked.state, attempts: row.parked.attempts }
     }
 
-    fn is_timed(row: &Row) -> bool {
-        let state = row.parked.state;
-        matches!(state, ExceptionState::Scheduled | ExceptionState::Retrying | ExceptionState::Discarded)
+    fn is_of(row: &Row, kind: DueKind) -> bool {
+        match row.parked.state {
+            ExceptionState::Scheduled | ExceptionState::Discarded => kind == DueKind::Scheduled,
+            ExceptionState::Retrying => kind == DueKind::Retrying,
+            ExceptionState::Held | ExceptionState::Dead => false,
+        }
     }
 
     /// Discards an entry, as an operator does between two retries. Returns whether it was possible.
@@ -76,12 +79,18 @@ impl Log {
     }
 
     /// Returns a page of due exceptions. Their positions are in milliseconds here.
-    pub(in crate::machine) fn due(&self, now: u64, after: Option<DuePosition>, len: usize) -> DuePage {
+    pub(in crate::machine) fn due(
+        &self,
+        kind: DueKind,
+        now: u64,
+        after: Option<DuePosition>,
+        len: usize,
+    ) -> DuePage {
         let place = |(id, row): (&EntryId, &Row)| {
             let at_micros = i64::try_from(row.due_at.filter(|at| *at <= now)?).unwrap();
             Some(DuePosition { at_micros, id: *id }).filter(|place| after.is_none_or(|after| *place > after))
         };
-        let timed = self.rows.iter().filter(|(_, row)| Self::is_timed(row));
+        let timed = self.rows.iter().filter(|(_, row)| Self::is_of(row, kind));
         let mut places: Vec<_> = timed.filter_map(place).collect();
         places.sort_unstable();
         let exhausted = places.len() <= len;

@@ -15,8 +15,8 @@ use message::{
     EventType, FaultScope, MaxInFlightPerKey, Message, OrderingKey, PublishError, Receipt, Submission, Topic,
 };
 use outbox_log::{
-    Cursor, Difference, DuePage, DuePosition, EntryId, ExceptionState, HeldAsk, HeldPage, HeldQueues, Mark,
-    Page, PauseScope, QueueName,
+    Cursor, Difference, DueKind, DuePage, DuePosition, EntryId, ExceptionState, HeldAsk, HeldPage,
+    HeldQueues, Mark, Page, PauseScope, QueueName,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -34,11 +34,11 @@ const OVERSIZE: usize = 2_000;
 /// A query on its way to the database, or the answer on its way back.
 enum Asked {
     Nothing,
-    Due(Option<DuePosition>),
+    Due(DueKind, Option<DuePosition>),
     Held(Vec<HeldAsk>),
     Names(Option<QueueName>),
     Pauses,
-    DueAnswer(DuePage),
+    DueAnswer(DueKind, DuePage),
     HeldAnswer(Vec<HeldAsk>, Vec<HeldPage>),
     NamesAnswer(HeldQueues),
     PausesAnswer(BTreeSet<PauseScope>),
@@ -71,7 +71,7 @@ struct World {
     /// Topics and keys for which the broker does not answer.
     silent: HashSet<String>,
     asked: Asked,
-    due_position: Option<DuePosition>,
+    due_positions: [Option<DuePosition>; 2],
     /// The checkpoint that is on its way.
     storing: Option<Checkpoint>,
     healed: bool,
@@ -153,7 +153,7 @@ impl World {
             told: BTreeSet::new(),
             discarded: HashSet::new(),
             asked: Asked::Nothing,
-            due_position: None,
+            due_positions: [None; 2],
             storing: None,
             healed: false,
         }
@@ -176,7 +176,7 @@ impl World {
             None => (None, 0, self.log.cursor.base.clone()),
         };
         self.asked = Asked::Nothing;
-        self.due_position = None;
+        self.due_positions = [None; 2];
         self.storing = None;
         self.connect();
     }
@@ -236,6 +236,10 @@ impl World {
                     return Err(PublishError::session_lost("lost, but stored"));
                 }
                 2 => return Err(PublishError::topic_busy("queue full")),
+                3 if self.window == MaxInFlightPerKey::One => {
+                    return Err(PublishError::topic_busy("enough others wait").saturated());
+                }
+                4 => return Err(PublishError::topic_busy("come back").not_before(Duration::from_millis(40))),
                 _ => {}
             }
         }
@@ -311,14 +315,17 @@ impl World {
         self.asked = match std::mem::replace(&mut self.asked, Asked::Nothing) {
             Asked::Nothing => {
                 self.machine.asks();
-                match self.rng.random_range(0..4) {
+                let kind = if self.rng.random() { DueKind::Scheduled } else { DueKind::Retrying };
+                match self.rng.random_range(0..5) {
                     0 if self.machine.has_room_for_held() => Asked::Held(self.machine.held_asks()),
-                    1 if self.machine.has_room_for_due() => Asked::Due(self.due_position),
-                    2 => Asked::Pauses,
+                    1 | 2 if self.machine.has_room_for_due(kind) => {
+                        Asked::Due(kind, self.due_positions[kind as usize])
+                    }
+                    3 => Asked::Pauses,
                     _ => self.machine.wanted_names().map_or(Asked::Nothing, Asked::Names),
                 }
             }
-            Asked::Due(after) => Asked::DueAnswer(self.log.due(self.now, after, len)),
+            Asked::Due(kind, after) => Asked::DueAnswer(kind, self.log.due(kind, self.now, after, len)),
             Asked::Held(asks) => {
                 let pages = asks.iter().map(|ask| self.log.held_page(ask, len)).collect();
                 Asked::HeldAnswer(asks, pages)
@@ -330,8 +337,8 @@ impl World {
                 self.told = paused;
                 Asked::Nothing
             }
-            Asked::DueAnswer(page) => {
-                self.due_position = page.position.filter(|_| !page.exhausted);
+            Asked::DueAnswer(kind, page) => {
+                self.due_positions[kind as usize] = page.position.filter(|_| !page.exhausted);
                 self.machine.due(page.exceptions, 0.5);
                 Asked::Nothing
             }
