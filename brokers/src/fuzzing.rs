@@ -3,13 +3,15 @@
 //! Each broker has two functions: `*_read` reads a record, and `*_again` writes a message and reads
 //! it back. `*_again` returns `None` where writing is refused.
 
+use ::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use message::{Malformed, Message};
 use rdkafka::Timestamp;
 use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
 
-use crate::{kafka, rabbitmq, sqs};
+use crate::{http, kafka, rabbitmq, sqs};
 
 /// The outcome of reading a record.
 pub type Read = Result<Message, Box<Malformed>>;
@@ -107,4 +109,48 @@ pub fn sqs_again(message: &Message) -> Option<Read> {
     let record = sqs::wire::encode(message, 1 << 20).ok()?;
     let attributes = record.attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Some(sqs::wire::decode(message.topic.as_str(), record.body, attributes))
+}
+
+/// Reads a record as an HTTP request. Anything that a request cannot carry is left out.
+pub fn http_read(record: &Record) -> Read {
+    http::read(&record.topic, &headers(&record.headers), Bytes::from(record.payload.clone()))
+}
+
+fn headers(pairs: &[(String, Vec<u8>)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+/// Writes a message as an HTTP request and reads it back, in structured or binary mode.
+pub fn http_again(message: &Message, is_structured: bool) -> Option<Read> {
+    let mode = if is_structured { http::Mode::Structured } else { http::Mode::Binary };
+    http::fuzzing::again(message, mode)
+}
+
+/// The verdict about an answer of an HTTP endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether it confirms the message.
+    pub is_confirmed: bool,
+    /// The error of a message that it does not confirm.
+    pub error: String,
+    /// The time for which the endpoint wants to be left alone.
+    pub retry_after: Option<std::time::Duration>,
+}
+
+/// Reads the answer of an HTTP endpoint at `url` to a message. Its status is the record's topic, if
+/// that is one, and `at` is the present. `None` for what is no answer or no endpoint.
+pub fn http_answer(
+    url: &str,
+    record: &Record,
+    message: &Message,
+    at: std::time::SystemTime,
+) -> Option<Answer> {
+    http::fuzzing::answered(url, &record.topic, &headers(&record.headers), &record.payload, message, at)
 }

@@ -22,6 +22,7 @@ use super::certificates::Certificates;
 use super::config::Config;
 use super::fault::Blocked;
 use super::networks::Networks;
+use super::steady::Steady;
 use crate::settings::InvalidSetting;
 
 /// The client that all requests of a session share.
@@ -70,7 +71,7 @@ impl Guard {
 }
 
 impl Service<Uri> for Guard {
-    type Response = TokioIo<TcpStream>;
+    type Response = TokioIo<Steady<TcpStream>>;
     type Error = BoxError;
     type Future = Answer<Self::Response>;
 
@@ -82,7 +83,7 @@ impl Service<Uri> for Guard {
         let connecting = self.clone().connect(uri);
         Box::pin(async move {
             let stream = connecting.await?;
-            Ok::<_, BoxError>(TokioIo::new(stream))
+            Ok::<_, BoxError>(TokioIo::new(Steady::new(stream)))
         })
     }
 }
@@ -117,7 +118,7 @@ impl Connections {
 }
 
 impl Service<Uri> for Connections {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Response = MaybeHttpsStream<TokioIo<Steady<TcpStream>>>;
     type Error = BoxError;
     type Future = Answer<Self::Response>;
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::fault::Failure;
 use super::send::{Job, Sender};
-use super::share::{Bounds, Share};
+use super::share::{Bounds, Next, Share};
 
 /// How long a request counts among those in flight. One that waits longer for its answer has a slow
 /// endpoint, which must not slow down others. The bound then applies only to its own endpoint.
@@ -62,7 +62,8 @@ pub(super) struct Dispatcher {
     requests: JoinSet<Option<Failure>>,
     in_flight: HashMap<Id, Request>,
     counted: Counted,
-    /// How many failures there were since the endpoints without messages were last forgotten.
+    /// How often an endpoint was left that is known only because it failed, since those were last
+    /// forgotten.
     failed: usize,
 }
 
@@ -158,9 +159,9 @@ impl Dispatcher {
         {
             let Some(share) = self.shares.get_mut(&name) else { continue };
             share.has_turn = false;
-            let Some(job) = share.next() else { continue };
+            let Some(Next { job, streak }) = share.next() else { continue };
             let uri = job.endpoint.target.uri.clone();
-            let task = self.requests.spawn(Arc::clone(&self.sender).send(job));
+            let task = self.requests.spawn(Arc::clone(&self.sender).send(job, streak));
             self.counted.len += 1;
             self.counted.until.push_back((now + COUNTED, task.id()));
             self.take_turn(&name);
@@ -199,14 +200,15 @@ impl Dispatcher {
         };
         self.counted.len -= usize::from(is_counted);
         let Some(share) = self.shares.get_mut(&name) else { return };
-        share.finish(&uri, since, failure.as_ref());
+        let is_left = share.finish(&uri, since, failure.as_ref());
         self.take_turn(&name);
-        if failure.is_some() {
+        if is_left {
             self.forget_idle();
         }
     }
 
-    /// Counts a failure. Forgets the endpoints without messages if those that failed may be many.
+    /// Counts an endpoint that is known only because it failed. Forgets the endpoints without
+    /// messages if those that failed may be many.
     fn forget_idle(&mut self) {
         self.failed += 1;
         if self.failed < FAILED_MAX {

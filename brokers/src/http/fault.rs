@@ -34,6 +34,8 @@ pub(super) struct Failure {
 pub(super) enum Kind {
     /// The endpoint does not accept it for now.
     Busy,
+    /// Enough messages wait for the endpoint already.
+    Saturated,
     /// No connection: nothing was sent.
     Away,
     /// The request was sent, at least in part, and there is no answer. The outcome is unknown.
@@ -52,6 +54,8 @@ pub(super) enum Kind {
     Unsigned,
     /// The endpoint failed, most often because of this message. The outcome is unknown.
     Failed,
+    /// The endpoint fails on one message after the other. The outcome is unknown.
+    Failing,
     /// The endpoint refuses this message.
     Refused,
 }
@@ -68,7 +72,7 @@ impl Failure {
     /// the request, and did not answer, or answered that it is not available. Its wish to wait
     /// concerns all messages.
     pub(super) fn may_be_of_the_message(&self) -> bool {
-        matches!(self.kind, Kind::Busy | Kind::Lost) && self.retry_after.is_none()
+        matches!(self.kind, Kind::Busy | Kind::Lost | Kind::Failing) && self.retry_after.is_none()
     }
 }
 
@@ -189,7 +193,14 @@ impl Failure {
     /// Returns the failure of an endpoint that asked to wait for longer.
     pub(super) fn waiting(left: Duration) -> Self {
         let text = format!("it asked to wait, {} s from now", left.as_secs().max(1));
-        Self { kind: Kind::Busy, text, retry_after: None }
+        Self { kind: Kind::Busy, text, retry_after: Some(left) }
+    }
+
+    /// Returns the failure of an endpoint that has failed in the same way on this many messages in
+    /// succession.
+    pub(super) fn on_many(self, messages: usize) -> Self {
+        let text = format!("on {messages} messages in succession, the last time with {}", self.text);
+        Self { kind: Kind::Failing, text, ..self }
     }
 
     /// Returns the failure of an endpoint that failed, while another message tries it.
@@ -201,7 +212,7 @@ impl Failure {
     /// Returns the failure of an endpoint that takes messages more slowly than they come.
     pub(super) fn behind(waiting: usize) -> Self {
         let text = format!("it is slower than its messages come, and {waiting} of them wait for it already");
-        Self { kind: Kind::Busy, text, retry_after: None }
+        Self { kind: Kind::Saturated, text, retry_after: None }
     }
 
     /// Returns the failure of secrets that cannot be read.
@@ -228,18 +239,22 @@ impl Failure {
             .without_retry();
         }
         let scope = if self.kind.is_endpoints() { endpoint.scope } else { FaultScope::Message };
-        PublishError::new(
-            self.fault(),
-            scope,
-            self.reason(&format!("{} of topic {topic}", endpoint.target.name)),
-        )
+        let reason = self.reason(&format!("{} of topic {topic}", endpoint.target.name));
+        let error = PublishError::new(self.fault(), scope, reason);
+        let error = if self.kind == Kind::Saturated { error.saturated() } else { error };
+        match self.retry_after {
+            Some(time) => error.not_before(time),
+            None => error,
+        }
     }
 
     /// Returns the party at fault.
     pub(super) fn fault(&self) -> Fault {
         match self.kind {
             Kind::Refused => Fault::Message,
-            Kind::Busy | Kind::Away | Kind::Lost | Kind::Failed => Fault::Broker,
+            Kind::Busy | Kind::Saturated | Kind::Away | Kind::Lost | Kind::Failed | Kind::Failing => {
+                Fault::Broker
+            }
             Kind::Unverified
             | Kind::Blocked
             | Kind::Redirected
@@ -254,6 +269,7 @@ impl Failure {
         let text = &self.text;
         match self.kind {
             Kind::Busy => format!("the endpoint {endpoint} accepts no messages now: {text}"),
+            Kind::Saturated => format!("the endpoint {endpoint} has enough messages for now: {text}"),
             Kind::Away => format!(
                 "the endpoint {endpoint} cannot be reached: {text}; check the receiver, its URL, and the network in between"
             ),
@@ -281,6 +297,11 @@ impl Failure {
                 "the endpoint {endpoint} failed on the message: {text}; repair the receiver, or let it answer this message \
                  with another status"
             ),
+            Kind::Failing => {
+                format!(
+                    "the endpoint {endpoint} fails {text}; repair the receiver, or let it answer 503 while it is"
+                )
+            }
             Kind::Refused => format!("the endpoint {endpoint} refused the message: {text}"),
         }
     }

@@ -16,9 +16,12 @@
 //! | `dispatcher.rs` | keeps a bounded number of requests in flight |
 //! | `share.rs` | what waits for an endpoint or a host, and which message is next |
 //! | `send.rs` | one request and its answer |
+//! | `streak.rs` | an endpoint that fails on one message after the other |
+//! | `steady.rs` | connections that are read to their end after they broke |
 //! | `stops.rs` | endpoints that are gone or asked to wait |
 //! | `wire.rs` | message to request and back |
 //! | `fault.rs` | classifies statuses and errors |
+//! | `fuzzing.rs` | parts for the fuzz targets |
 //! | `quote.rs` | the body of an answer in an error, without what no error shows |
 //! | `inspect.rs` | connects to the endpoints, for `relay doctor` |
 //! | `receiver.rs` | [`Verifier`]: the other side, in front of an inbox |
@@ -33,14 +36,14 @@
 //! |---|---|
 //! | 2xx, a status of `accepted_statuses` | confirmed |
 //! | 429, 425, 502, 503, 504 | broker's fault, topic pauses; `Retry-After` is respected within its bound |
-//! | 500, 501, 505 and above | broker's fault with this message: its key waits; outcome unknown |
+//! | 500, 501, 505 and above | broker's fault with this message: its key waits; outcome unknown. For `concurrency` messages (at least 4) in succession: broker's fault, topic pauses |
 //! | no connection | broker's fault, topic pauses; nothing was sent |
 //! | 408, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
 //! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart. If the message names the URL: its own fault, final |
 //! | 3xx, a status of `stopping_statuses`, an unverified certificate, a forbidden address, an unreadable secret | operator's fault, topic stops |
 //! | any other 4xx, too large | message's fault |
 //! | no endpoint for the topic | operator's fault, topic stops |
-//! | more messages wait for the endpoint than it takes soon | broker's fault, topic pauses |
+//! | more messages wait for the endpoint than it takes soon | broker's fault, topic is busy |
 //! | a URL in the message that is not allowed | message's fault, final |
 //! | nothing can be reached at the start of a session | broker's or operator's fault, session |
 //!
@@ -69,6 +72,9 @@ mod connector;
 mod dispatcher;
 mod endpoints;
 mod fault;
+/// Open to the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod inspect;
 mod networks;
 mod publisher;
@@ -78,7 +84,9 @@ mod secrets;
 mod send;
 mod share;
 mod signature;
+mod steady;
 mod stops;
+mod streak;
 pub(crate) mod wire;
 
 pub use config::{AllowedHost, Config, Endpoint, Mode};

@@ -17,6 +17,7 @@ use super::fault::{Failure, Kind, Statuses};
 use super::quote;
 use super::signature;
 use super::stops::{Stop, Stops};
+use super::streak::Streak;
 use super::wire::{self, Record};
 use crate::pending::Pending;
 
@@ -90,11 +91,13 @@ impl Sender {
         }
     }
 
-    /// Sends a message and answers it. Returns the failure, if it is one of the endpoint.
-    pub(super) async fn send(self: Arc<Self>, job: Job) -> Option<Failure> {
+    /// Sends a message and answers it. Returns the failure, if it is one of the endpoint, of which
+    /// `streak` holds the messages on which it failed.
+    pub(super) async fn send(self: Arc<Self>, job: Job, streak: Arc<Streak>) -> Option<Failure> {
         let Job { message, endpoint, pending } = job;
         match self.outcome(&message, &endpoint).await {
             Ok(response) => {
+                streak.outcomes().answered();
                 pending.answer(Ok(()));
                 // So that the connection can be used again.
                 let _ = beginning(response.into_body(), SUCCESS_BYTES_MAX).await;
@@ -105,10 +108,24 @@ impl Sender {
                 None
             }
             Err(Unsent::Failed(failure)) => {
+                let mut outcomes = streak.outcomes();
+                let messages = match failure.kind {
+                    Kind::Failed => outcomes.failed(message.id),
+                    Kind::Refused => {
+                        outcomes.answered();
+                        None
+                    }
+                    _ => None,
+                };
+                let failure = match messages {
+                    Some(messages) => failure.on_many(messages),
+                    None => failure,
+                };
                 self.note(&endpoint, &failure);
                 let error = failure.to_publish_error(&message.topic, &endpoint);
                 let is_suspect = failure.may_be_of_the_message();
                 pending.answer(Err(if is_suspect { error.about_this_message() } else { error }));
+                drop(outcomes);
                 failure.kind.is_endpoints().then_some(failure)
             }
         }

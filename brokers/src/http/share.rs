@@ -4,6 +4,7 @@
 //! host, because a message can name any number of them.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use http::Uri;
 use message::FaultScope;
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 
 use super::fault::{Failure, Kind};
 use super::send::Job;
+use super::streak::Streak;
 
 /// Maximum bytes of messages that wait in a share, so that few of them leave most of the relay's
 /// window (12 MiB by default) to others. It does not apply to the first ones, see [`Bounds`].
@@ -39,13 +41,22 @@ pub(super) struct Share {
     pub(super) has_turn: bool,
 }
 
+/// A message that is sent next, and what is known of failures of its endpoint.
+#[derive(Debug)]
+pub(super) struct Next {
+    pub(super) job: Job,
+    pub(super) streak: Arc<Streak>,
+}
+
 /// The messages of one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lane {
     waiting: VecDeque<Job>,
     in_flight: usize,
     /// Whether its last request failed. Then one request at a time tries whether it is back.
     is_failing: bool,
+    /// The messages on which it failed in succession.
+    streak: Arc<Streak>,
     /// When it last answered about a message.
     answered_at: Option<Instant>,
     /// Whether it is among the turns.
@@ -53,6 +64,22 @@ struct Lane {
 }
 
 impl Lane {
+    fn new(concurrency: usize) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            is_failing: false,
+            streak: Arc::new(Streak::new(concurrency)),
+            answered_at: None,
+            has_turn: false,
+        }
+    }
+
+    /// Returns whether nothing is known of it that matters for its next message.
+    fn is_forgettable(&self) -> bool {
+        self.is_idle() && !self.is_failing && self.streak.is_empty()
+    }
+
     fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.waiting.is_empty()
     }
@@ -84,7 +111,8 @@ impl Share {
         let uri = job.endpoint.target.uri.clone();
         self.waiting += 1;
         self.waiting_bytes += job.message.wire_bytes();
-        self.lanes.entry(uri.clone()).or_default().waiting.push_back(job);
+        let new = || Lane::new(self.bounds.concurrency);
+        self.lanes.entry(uri.clone()).or_insert_with(new).waiting.push_back(job);
         self.take_turn(uri);
     }
 
@@ -119,7 +147,7 @@ impl Share {
     }
 
     /// Returns the next message to send; it is in flight from now on.
-    pub(super) fn next(&mut self) -> Option<Job> {
+    pub(super) fn next(&mut self) -> Option<Next> {
         while self.in_flight < self.bounds.concurrency {
             let uri = self.turns.pop_front()?;
             let Some(lane) = self.lanes.get_mut(&uri) else { continue };
@@ -131,9 +159,10 @@ impl Share {
             let Some(job) = lane.waiting.pop_front() else { continue };
             lane.in_flight += 1;
             self.in_flight += 1;
+            let streak = Arc::clone(&lane.streak);
             self.leaves(&job);
             self.take_turn(uri);
-            return Some(job);
+            return Some(Next { job, streak });
         }
         None
     }
@@ -143,10 +172,11 @@ impl Share {
         self.waiting_bytes -= job.message.wire_bytes();
     }
 
-    /// Takes the end of a request that was begun at `since`, with the endpoint's failure.
-    pub(super) fn finish(&mut self, uri: &Uri, since: Instant, failure: Option<&Failure>) {
+    /// Takes the end of a request that was begun at `since`, with the endpoint's failure. Returns
+    /// whether the endpoint is known from now on only because it failed.
+    pub(super) fn finish(&mut self, uri: &Uri, since: Instant, failure: Option<&Failure>) -> bool {
         self.in_flight -= 1;
-        let Some(lane) = self.lanes.get_mut(uri) else { return };
+        let Some(lane) = self.lanes.get_mut(uri) else { return false };
         lane.in_flight -= 1;
         match failure {
             // It has answered others meanwhile: the failure shows nothing about them.
@@ -160,16 +190,18 @@ impl Share {
                 }
             }
             None => {
-                lane.is_failing = false;
+                // Of two requests that failed, the last one may be the first to end here.
+                lane.is_failing = lane.streak.is_full();
                 lane.answered_at = Some(Instant::now());
             }
         }
-        let is_over = self.lanes.get(uri).is_some_and(|lane| lane.is_idle() && !lane.is_failing);
-        if is_over {
+        let is_idle = self.lanes.get(uri).is_some_and(Lane::is_idle);
+        if self.lanes.get(uri).is_some_and(Lane::is_forgettable) {
             self.lanes.remove(uri);
-        } else {
-            self.take_turn(uri.clone());
+            return false;
         }
+        self.take_turn(uri.clone());
+        is_idle
     }
 
     /// Returns how many endpoints are known only because they failed.

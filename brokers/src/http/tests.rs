@@ -439,7 +439,7 @@ async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
         let error = outcome.unwrap_err();
         assert_eq!((answered, error.fault(), error.scope()), (Ticket(ticket), BROKER.0, BROKER.1), "{error}");
         assert!(error.to_string().contains("64 of them wait"), "{error}");
-        assert!(!error.is_about_this_message(), "{error}");
+        assert!(!error.is_about_this_message() && error.is_saturated(), "{error}");
     }
     session.send(message("quick", "a")).await.unwrap();
     assert_eq!(hanging.requests().len(), 2);
@@ -611,6 +611,129 @@ async fn a_message_on_which_the_endpoint_fails_delays_only_its_key() {
     session.submit((1..3).map(|key| message("orders", &key.to_string()))).await;
     server.after(6).await;
     server.state.gate.notify_waiters();
+}
+
+/// Returns the scopes of the receipts of messages that are sent one after the other.
+async fn scopes(session: &mut Session, messages: impl IntoIterator<Item = Message>) -> Vec<FaultScope> {
+    let mut scopes = Vec::new();
+    for message in messages {
+        let error = session.send(message).await.unwrap_err();
+        assert_eq!(error.fault(), Fault::Broker, "{error}");
+        assert_eq!(error.is_about_this_message(), error.scope() == FaultScope::Topic, "{error}");
+        scopes.push(error.scope());
+    }
+    scopes
+}
+
+/// Goal: an endpoint that answers 500 to one message after the other is failing as a whole, and is
+/// tried by one message until it answers one. Oracle: the scopes, and the server's requests.
+#[tokio::test]
+async fn an_endpoint_that_fails_on_every_message_is_failing_itself() {
+    let server = Server::start((0..8).map(|_| status("500 Internal Server Error"))).await;
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(6)).await;
+    let messages = (0..8).map(|key| message("orders", &key.to_string()));
+    let (one, topic) = (FaultScope::Message, FaultScope::Topic);
+    assert_eq!(scopes(&mut session, messages).await, [one, one, one, one, one, topic, topic, topic]);
+    // One message tries, and what waits behind it fails with it, unsent.
+    lock(&server.state.script).extend([Step::Gate, status("500 Internal Server Error")]);
+    session.submit((0..4).map(|key| message("orders", &key.to_string()))).await;
+    server.after(9).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.requests().len(), 9);
+    server.state.gate.notify_one();
+    // The one at the gate is confirmed, which ends the failure: the next 500 concerns its message.
+    let mut outcomes = Vec::new();
+    for _ in 0..4 {
+        outcomes.push(session.receipt().await.outcome.map_err(|error| error.scope()));
+    }
+    outcomes.sort_by_key(Result::is_ok);
+    assert_eq!(outcomes, [Err(one), Ok(()), Ok(()), Ok(())]);
+}
+
+/// Goal: neither one message on which a handler throws, however often, nor several among others
+/// that are answered stop a topic. Oracle: the scopes.
+#[tokio::test]
+async fn some_messages_on_which_the_endpoint_fails_do_not_make_it_failing() {
+    let failed = || status("500 Internal Server Error");
+    let server = Server::start((0..20).map(|_| failed())).await;
+    let mut session = Session::open(&config().url(server.url("/")).concurrency(4)).await;
+    let poison = message("orders", "a");
+    let same = scopes(&mut session, std::iter::repeat_n(poison, 20)).await;
+    assert!(same.iter().all(|scope| *scope == FaultScope::Message), "{same:?}");
+    for answer in ["204 No Content", "422 Unprocessable Content"] {
+        for _ in 0..3 {
+            lock(&server.state.script).extend([failed(), failed(), status(answer)]);
+            let two = (0..2).map(|key| message("orders", &key.to_string()));
+            assert_eq!(scopes(&mut session, two).await, [FaultScope::Message; 2], "{answer}");
+            let _ = session.send(message("orders", "good")).await;
+        }
+    }
+}
+
+/// Goal: URLs of customers that answer 500 to every message are tried by one message each. Oracle:
+/// the receipts, and the server's requests.
+#[tokio::test]
+async fn a_named_url_that_fails_on_every_message_is_tried_by_one() {
+    let mut script: Vec<_> = (0..4).map(|_| status("500 Internal Server Error")).collect();
+    script.push(Step::Gate);
+    let server = Server::start(script).await;
+    let mut session = Session::open(&naming(&server)).await;
+    for key in 0..4 {
+        let error = session.send(named(&server, "/a", key)).await.unwrap_err();
+        assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Message), "{error}");
+    }
+    session.submit([named(&server, "/a", 4)]).await;
+    server.after(5).await;
+    session.fails(named(&server, "/a", 5), Fault::Broker, FaultScope::Message, "another message tries").await;
+    session.send(named(&server, "/b", 6)).await.unwrap();
+    server.state.gate.notify_one();
+    session.receipt().await.outcome.unwrap();
+    session.send(named(&server, "/a", 7)).await.unwrap();
+}
+
+/// Goal: the engine learns how long an endpoint wants to be left alone, from the answer and from
+/// what is remembered of it, over sessions. Oracle: the times in the errors.
+#[tokio::test]
+async fn a_wish_to_wait_is_passed_on() {
+    let answer = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 90\r\ncontent-length: 0\r\n\r\n";
+    let server = Server::start([Step::Answer(String::from(answer))]).await;
+    let connector = Connector::new(&config().url(server.url("/"))).unwrap();
+    let ninety = Duration::from_secs(90);
+    let error = Session::of(&connector).await.send(message("orders", "a")).await.unwrap_err();
+    assert_eq!(error.retry_after(), Some(ninety), "{error}");
+    let error = Session::of(&connector).await.send(message("orders", "b")).await.unwrap_err();
+    let left = error.retry_after().unwrap();
+    assert!(left <= ninety && left > Duration::from_secs(80), "{left:?}");
+    assert_eq!(server.requests().len(), 1, "nothing more is sent");
+}
+
+/// Goal: an answer that comes before the request was read, and ends the connection, is not lost.
+/// Oracle: the errors of requests that a server refuses by their head, in many rounds, because the
+/// two ends race.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_before_the_body_is_read_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let refusing = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut some = [0; 64];
+            // A connection without a request comes before the session.
+            if stream.read(&mut some).await.is_ok_and(|count| count > 0) {
+                let answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n";
+                let _ = stream.write_all(answer).await;
+            }
+        }
+    });
+    let mut session =
+        Session::open(&config().url(format!("http://{address}/")).message_bytes_max(16 << 20)).await;
+    let mut sent = message("orders", "a");
+    sent.payload = vec![b'x'; 4 << 20].into();
+    for round in 0..100 {
+        let error = session.send(sent.clone()).await.unwrap_err();
+        assert_eq!((error.fault(), error.scope()), (Fault::Message, FaultScope::Message), "{round}: {error}");
+        assert!(error.to_string().contains("status 413"), "{error}");
+    }
+    refusing.abort();
 }
 
 /// Goal: no error shows the path of a URL, although the receiver repeats it. Oracle: the error of a
