@@ -68,6 +68,11 @@ impl State {
             FaultKind::TopicSilent { topic, for_ms, is_stored } => {
                 self.broker.silence.begin(topic, until(for_ms), is_stored);
             }
+            FaultKind::TopicSlow { topic, for_ms, room } => {
+                self.broker.endpoints.slow(topic, until(for_ms), room);
+            }
+            FaultKind::TopicFails { topic, for_ms } => self.broker.endpoints.fails(topic, until(for_ms)),
+            FaultKind::TopicWaits { topic, for_ms } => self.broker.endpoints.waits(topic, until(for_ms)),
             FaultKind::Rebalance { part } => self.rebalance(part),
             FaultKind::SubscriptionsLost => self.broker.group.leave_all(),
             FaultKind::SettleLost { is_applied } => self.armed.settlements.push(is_applied),
@@ -139,6 +144,7 @@ impl State {
         self.outbox.down_until = None;
         self.inbox.down_until = None;
         self.broker.down_until = None;
+        self.broker.endpoints.heal();
         self.broker.topics_down.retain(|topic, _| *topic == MISSING);
     }
 

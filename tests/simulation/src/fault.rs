@@ -177,6 +177,13 @@ pub enum FaultKind {
     /// The broker answers nothing for a topic for a while, and everything afterwards. Messages that
     /// arrive meanwhile are stored at once, or afterwards in order.
     TopicSilent { topic: u8, for_ms: u32, is_stored: bool },
+    /// A destination that takes one message of a key at a time works on one message of a topic
+    /// after the other for a while, and has room for this many.
+    TopicSlow { topic: u8, for_ms: u32, room: u8 },
+    /// Such a destination fails on each message of a topic for a while, and then as a whole.
+    TopicFails { topic: u8, for_ms: u32 },
+    /// Such a destination asks to be left alone for a while.
+    TopicWaits { topic: u8, for_ms: u32 },
     /// All subscriptions break.
     SubscriptionsLost,
     /// The group reassigns its partitions. Messages of one partition are redelivered, to any
@@ -248,6 +255,16 @@ impl FaultKind {
             }
             28 => Self::Rebalance { part: rng.random_range(0..PARTITIONS) },
             _ => Self::Retention,
+        }
+    }
+
+    /// Returns a random fault of an endpoint of HTTP.
+    pub(crate) fn of_endpoint(rng: &mut SmallRng) -> Self {
+        let (topic, for_ms) = (rng.random_range(0..3), rng.random_range(50..2_500));
+        match rng.random_range(0..3) {
+            0 => Self::TopicSlow { topic, for_ms, room: rng.random_range(0..6) },
+            1 => Self::TopicFails { topic, for_ms },
+            _ => Self::TopicWaits { topic, for_ms },
         }
     }
 }

@@ -163,6 +163,9 @@ impl Schedule {
         if rng.random_bool(0.1) {
             goes_back(&mut rng, &mut schedule.faults);
         }
+        if schedule.max_in_flight_per_key == MaxInFlightPerKey::One && rng.random_bool(0.5) {
+            to_endpoints(&mut rng, &mut schedule.faults);
+        }
         schedule
     }
 
@@ -321,6 +324,14 @@ fn goes_back(rng: &mut SmallRng, faults: &mut Vec<Fault>) {
     insert(faults, Fault { at, kind: FaultKind::Backup });
     let at = rng.random_range(at..HEALED_AT);
     insert(faults, Fault { at, kind: FaultKind::Restore { is_pooled: rng.random() } });
+}
+
+/// Makes the topics those of HTTP endpoints, with the faults that only these have.
+fn to_endpoints(rng: &mut SmallRng, faults: &mut Vec<Fault>) {
+    for _ in 0..rng.random_range(1..=4) {
+        let at = rng.random_range(0..HEALED_AT);
+        insert(faults, Fault { at, kind: FaultKind::of_endpoint(rng) });
+    }
 }
 
 fn insert(faults: &mut Vec<Fault>, fault: Fault) {

@@ -11,6 +11,7 @@ use message::{
 use rand::Rng;
 use tokio::time::Instant;
 
+use super::endpoint::{Endpoints, Verdict};
 use super::group::Group;
 use super::silence::{Arrival, HeldKeys, Silence, topic};
 use crate::breakage::Breakage;
@@ -65,6 +66,7 @@ pub(crate) struct Broker {
     /// Topics that accept nothing: until when, and whether they are missing.
     pub(crate) topics_down: BTreeMap<u8, (Instant, bool)>,
     pub(crate) silence: Silence,
+    pub(crate) endpoints: Endpoints,
     pub(crate) group: Group,
     /// The time and the message of every confirmation.
     pub(crate) confirmed: Vec<(u64, u32)>,
@@ -85,6 +87,7 @@ impl Broker {
             down_until: None,
             topics_down: BTreeMap::from([(MISSING, (Instant::now() + FOR_GOOD, true))]),
             silence: Silence::new(breakage == Some(Breakage::SilenceSpreads)),
+            endpoints: Endpoints::default(),
             group: Group::new(schedule.is_key_exclusive),
             confirmed: Vec::new(),
             sent: BTreeMap::new(),
@@ -243,6 +246,18 @@ impl State {
             return self.sever(number, true);
         }
         let refusal = self.refusal(&message).or_else(|| self.refuse_once());
+        let verdict = match refusal {
+            Some(error) => Verdict::Refused(error),
+            None => self.broker.endpoints.arrival(topic(&message), message.id),
+        };
+        let answered_at = match &verdict {
+            Verdict::TakenUntil(at) => Some(*at),
+            _ => answered_at,
+        };
+        let refusal = match verdict {
+            Verdict::Refused(error) => Some(error),
+            Verdict::Taken | Verdict::TakenUntil(_) => None,
+        };
         match refusal {
             Some(error) => {
                 self.note(format_args!("m{name} is refused: {error}"));

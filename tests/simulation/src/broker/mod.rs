@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `log.rs` | stored messages, topics, the sessions of publishers, and messages in flight |
 //! | `publisher.rs` | the seam of publishers |
+//! | `endpoint.rs` | topics that behave as endpoints of HTTP do |
 //! | `silence.rs` | topics that get no answers for a while |
 //! | `group.rs` | which member has which message, and what must be delivered again |
 //! | `subscription.rs` | the seam of consumers |
 
+mod endpoint;
 mod group;
 mod log;
 mod publisher;
