@@ -3,7 +3,7 @@
 //!
 //! | module | targets | input |
 //! |---|---|---|
-//! | [`wire`] | `kafka`, `rabbitmq`, `sqs` | a record of a broker, as [`record`] reads it |
+//! | [`wire`] | `kafka`, `rabbitmq`, `sqs`, `http`, `answers` | a record of a broker, or an answer of an HTTP endpoint, as [`record`] reads it |
 //! | [`names`] | `names` | a text as an id, a trace context, a topic, a key, a header, … |
 //! | [`storage`] | `marks`, `rows` | values that the relay reads back from the database, and rows written by plain SQL |
 //! | [`requests`] | `keys`, `fingerprints`, `responses` | headers and bodies of requests with an idempotency key, stored responses |
@@ -41,10 +41,12 @@ mod tests {
     type Target = fn(&[u8]);
 
     /// The targets by name.
-    const TARGETS: [(&str, Target); 13] = [
+    const TARGETS: [(&str, Target); 15] = [
         ("kafka", crate::wire::kafka),
         ("rabbitmq", crate::wire::rabbitmq),
         ("sqs", crate::wire::sqs),
+        ("http", crate::wire::http),
+        ("answers", crate::wire::answers),
         ("names", crate::names::names),
         ("marks", crate::storage::marks),
         ("rows", crate::storage::rows),

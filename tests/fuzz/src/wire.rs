@@ -1,9 +1,12 @@
-//! Records of brokers.
+//! Records of brokers, and answers of HTTP endpoints.
+
+use std::time::{Duration, SystemTime};
 
 use brokers::fuzzing::{
-    Read, Record, kafka_again, kafka_read, rabbitmq_again, rabbitmq_read, sqs_again, sqs_read,
+    Read, Record, http_again, http_answer, http_read, kafka_again, kafka_read, rabbitmq_again, rabbitmq_read,
+    sqs_again, sqs_read,
 };
-use message::{Malformed, Message, foreign};
+use message::{EventType, Malformed, Message, Topic, foreign};
 
 use crate::{bounded, record};
 
@@ -31,6 +34,50 @@ pub fn rabbitmq(input: &[u8]) {
 pub fn sqs(input: &[u8]) {
     let record: Record = record::read(input);
     check(sqs_read(&record), sqs_again);
+}
+
+/// Reads an HTTP request: headers and a body that may be a CloudEvent in JSON.
+pub fn http(input: &[u8]) {
+    let record = record::read(input);
+    let read = http_read(&record);
+    if let Err(malformed) = &read {
+        evidence(malformed, &record.payload, 0);
+    }
+    check(read.clone(), |message| http_again(message, false));
+    check(read, |message| http_again(message, true));
+}
+
+/// The longest time that an endpoint may ask for, by the default settings.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// Parts of a URL and of a message that no error may show.
+const SECRETS: [&str; 4] = ["s3cretpath", "s3cretquery", "s3cretpayload", "s3cretheader"];
+
+/// Reads the answer of an HTTP endpoint: its status in the first line, the key's line, headers and
+/// the body. Only success confirms, no wish to wait exceeds the bound, and no error shows a secret
+/// that the endpoint repeats, whatever stands around it.
+pub fn answers(input: &[u8]) {
+    let record = record::read(input);
+    let [path, query, payload, header] = SECRETS;
+    let url = format!("https://hooks.example.com/{path}?token={query}");
+    let Ok(topic) = Topic::new("orders") else { return };
+    let Ok(kind) = EventType::new("placed") else { return };
+    let mut sent = Message::new(topic, kind, payload);
+    let _ = sent.headers.insert("x-secret", header);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let Some(answer) = http_answer(&url, &record, &sent, at) else { return };
+    let status: u16 = record.topic.parse().unwrap_or_default();
+    assert_eq!(answer.is_confirmed, (200..=299).contains(&status) || status == 409, "{status}");
+    if answer.is_confirmed {
+        return;
+    }
+    bounded(&answer.error);
+    assert!(answer.retry_after.is_none_or(|time| time <= RETRY_AFTER_MAX), "{:?}", answer.retry_after);
+    // The host of a redirect is shown, whatever its name.
+    for secret in SECRETS.into_iter().filter(|_| status >= 400) {
+        assert!(!answer.error.contains(secret), "{}", answer.error);
+    }
+    assert_eq!(http_answer(&url, &record, &sent, at), Some(answer), "the same each time");
 }
 
 /// Demands that a malformed record is kept unchanged.
