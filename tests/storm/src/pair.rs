@@ -30,6 +30,9 @@ pub enum BrokerKind {
     SqsFifo,
     /// Kafka inside the storm's process. It persists nothing, but the test can choose its errors.
     MockKafka,
+    /// HTTP: the consumers are receivers behind a load balancer inside the storm's process, which
+    /// can answer instead of them.
+    Http,
 }
 
 impl BrokerKind {
@@ -51,6 +54,13 @@ impl BrokerKind {
     #[must_use]
     pub fn is_kafka(self) -> bool {
         matches!(self, Self::Kafka | Self::MockKafka)
+    }
+
+    /// Returns whether a message goes to one reader, which applies it under both names. Nothing is
+    /// left to read at the end.
+    #[must_use]
+    pub fn has_one_reader(self) -> bool {
+        self.is_sqs() || self == Self::Http
     }
 
     /// Returns whether the broker is SQS, with either kind of queues.
@@ -81,6 +91,7 @@ impl fmt::Display for Pair {
             BrokerKind::Sqs => "sqs",
             BrokerKind::SqsFifo => "sqs-fifo",
             BrokerKind::MockKafka => "mock-kafka",
+            BrokerKind::Http => "http",
         };
         f.pad(&format!("{database} × {broker}"))
     }

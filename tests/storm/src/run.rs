@@ -376,7 +376,7 @@ impl Storm<'_> {
         let [failed, succeeded] = self.requeues.each_ref().map(|count| count.load(Relaxed));
         let effects_of_sagas = sagas.map_or(&[][..], |sagas| &sagas.effects);
         // Where one reader applies a message under two names, one delivery is enough for both.
-        let readers = if self.plot.pair.broker.is_sqs() { 2 } else { 1 };
+        let readers = if self.plot.pair.broker.has_one_reader() { 2 } else { 1 };
         Ok(Counts {
             operations_ok: told(Outcome::Ok),
             operations_failed: told(Outcome::Failed),

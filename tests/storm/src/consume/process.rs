@@ -12,6 +12,7 @@ use sqlx::{Pool, Postgres, Sqlite};
 use tokio_util::sync::CancellationToken;
 
 use super::handler::{Apply, Known, tenant_of};
+use super::receiver::Receiver;
 use crate::Failure;
 use crate::process;
 use crate::setup::HEARTBEAT;
@@ -68,6 +69,13 @@ pub enum BrokerAddress {
         /// The queue.
         queue: String,
     },
+    /// HTTP.
+    Http {
+        /// The gateway to which receivers announce themselves.
+        gateway: String,
+        /// The topic.
+        topic: String,
+    },
 }
 
 /// Maximum number of messages in a transaction that may contain several.
@@ -117,7 +125,7 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
     };
     let journal = Arc::new(Journal::open(&task.journal)?);
     let (broker, consumer): (_, Arc<str>) = (task.broker, task.consumer.as_str().into());
-    let keeps_parts = matches!(broker, BrokerAddress::Sqs { .. });
+    let keeps_parts = matches!(broker, BrokerAddress::Sqs { .. } | BrokerAddress::Http { .. });
     let mut builder = Consumer::builder(inbox, name.clone())
         .subscribe(move || {
             let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
@@ -173,6 +181,7 @@ impl BrokerAddress {
                 config.poll_wait_secs = 1;
                 sqs::Subscriber::new(&config, queue).map_err(operator)?.subscribe().await
             }
+            Self::Http { gateway, topic } => Ok(Box::new(Receiver::open(gateway, topic).await?)),
         }
     }
 }

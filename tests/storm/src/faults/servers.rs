@@ -41,7 +41,7 @@ impl Server {
             BrokerKind::Kafka => Some(Service::Kafka),
             BrokerKind::Rabbitmq => Some(Service::Rabbitmq),
             BrokerKind::Sqs | BrokerKind::SqsFifo => Some(Service::Sqs),
-            BrokerKind::MockKafka => None,
+            BrokerKind::MockKafka | BrokerKind::Http => None,
         };
         if let Some(broker) = broker {
             all.push(new("broker-crash", broker, Manner::Crash));

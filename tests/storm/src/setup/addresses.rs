@@ -122,7 +122,12 @@ pub(super) async fn wire(
                 Some((listening, announced)) => (*announced, format!("127.0.0.1:{listening}")),
                 None => continue,
             },
-            BrokerKind::MockKafka => continue,
+            // Receivers listen themselves.
+            BrokerKind::Http if role != Role::Consumer => match &broker.endpoint {
+                Some(endpoint) => (0, endpoint.address().to_string()),
+                None => continue,
+            },
+            BrokerKind::MockKafka | BrokerKind::Http => continue,
         };
         add(role, Peer::Broker, port, upstream).await?;
     }

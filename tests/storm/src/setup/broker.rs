@@ -11,7 +11,7 @@ use super::{Plot, Servers};
 use crate::Failure;
 use crate::consume::sqs_config;
 use crate::faults::broker::mock::BROKERS;
-use crate::faults::broker::sqs::Gateway;
+use crate::faults::broker::{http, sqs::Gateway};
 use crate::journal::Journal;
 use crate::pair::BrokerKind;
 use crate::stage::{Broker, Topic};
@@ -27,6 +27,7 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
         exchange: None,
         inner_exchange: None,
         gateway: None,
+        endpoint: None,
         confirms: None,
         topic_reader: None,
         mock: None,
@@ -74,6 +75,11 @@ pub(super) async fn make(plot: &Plot, servers: &Servers) -> Result<Broker, Failu
             gateway.write_to(Journal::open(&plot.file("gateway.journal"))?);
             Ok(Broker { gateway: Some(Arc::new(gateway)), ..broker(address, vec![topic.clone()]) })
         }
+        BrokerKind::Http => {
+            let gateway = http::Gateway::start().await?;
+            let address = format!("http://{}", gateway.address());
+            Ok(Broker { endpoint: Some(Arc::new(gateway)), ..broker(address, Vec::new()) })
+        }
     }
 }
 
@@ -95,7 +101,7 @@ pub(super) async fn remove(plot: &Plot, stage: &crate::stage::Stage) -> Result<(
             let admin = kafka::Admin::new(&kafka::Config::new([&broker.address]))?;
             admin.delete_topics(&[&plot.topics().main]).await?;
         }
-        BrokerKind::MockKafka => {}
+        BrokerKind::MockKafka | BrokerKind::Http => {}
         BrokerKind::Rabbitmq => {
             let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(&broker.address)).await?;
             for queue in broker.topics.iter().flat_map(|topic| &topic.queues).chain(&broker.topic_reader) {

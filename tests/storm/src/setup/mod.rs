@@ -86,7 +86,7 @@ impl Plot {
     /// a message under both names, it is the name of that reader.
     #[must_use]
     pub fn dead_lettered_by(&self, consumer: &'static str) -> &'static str {
-        if self.pair.broker.is_sqs() { self.consumers()[0] } else { consumer }
+        if self.pair.broker.has_one_reader() { self.consumers()[0] } else { consumer }
     }
 
     /// Returns the Kafka group of a consumer.

@@ -223,18 +223,33 @@ impl Cast<'_> {
                  secret_access_key = \"storm\"\nrequest_timeout_ms = 4000\n",
                 self.at(role, Peer::Broker, &broker.address)?.trim_end_matches('/'),
             ),
+            BrokerKind::Http => self.endpoints(role)?,
         };
         Ok(format!(
             "[[pipeline]]\nname = {name:?}\n[pipeline.database]\nurl = {database:?}\n{section}{engine}"
         ))
     }
 
+    /// Returns the section of HTTP endpoints: one for each topic that leads somewhere.
+    fn endpoints(&self, role: Role) -> Result<String, Failure> {
+        let url = self.at(role, Peer::Broker, &self.stage.broker.address)?;
+        let url = url.trim_end_matches('/');
+        let sagas = self.plot.saga_topics();
+        let endpoint =
+            |topic: String| format!("[pipeline.http.endpoints.{topic:?}]\nurl = \"{url}/{topic}\"\n");
+        let endpoints = [self.plot.topics().main, sagas.ship, sagas.replies].map(endpoint).concat();
+        Ok(format!(
+            "[pipeline.http]\nprivate_networks = [\"127.0.0.1\"]\nstopping_statuses = [401]\nconcurrency = 4\n\
+             connect_timeout_ms = 1000\nrequest_timeout_ms = 4000\n{endpoints}"
+        ))
+    }
+
     fn consumers(&self) -> Result<Vec<(String, ConsumerTask)>, Failure> {
         let [one, other] = self.plot.consumers();
         let mut tasks = Vec::new();
-        // An SQS queue hands a message to only one reader, so each reader applies it under both
-        // names.
-        let is_shared = self.plot.pair.broker.is_sqs();
+        // An SQS queue, or an endpoint, hands a message to only one reader, so each reader applies
+        // it under both names.
+        let is_shared = self.plot.pair.broker.has_one_reader();
         let names: &[(&str, Option<&str>)] =
             if is_shared { &[(one, Some(other))] } else { &[(one, None), (other, None)] };
         for (place, (consumer, also)) in names.iter().enumerate() {
@@ -286,6 +301,10 @@ impl Cast<'_> {
             BrokerKind::Sqs | BrokerKind::SqsFifo => BrokerAddress::Sqs {
                 endpoint: self.at(role, Peer::Broker, &broker.address)?.trim_end_matches('/').into(),
                 queue: topic,
+            },
+            BrokerKind::Http => BrokerAddress::Http {
+                gateway: broker.address.trim_start_matches("http://").trim_end_matches('/').into(),
+                topic,
             },
         })
     }

@@ -46,6 +46,7 @@ pub(super) async fn make_topics(plot: &Plot, broker: &Broker) -> Result<(), Fail
             let plans = readers(plot).map(|(topic, _)| kafka::TopicPlan::new(&topic, partitions));
             admin.create_topics(&plans).await?;
         }
+        BrokerKind::Http => {}
         BrokerKind::MockKafka => {
             let mock = broker.mock()?;
             for (topic, _) in readers(plot) {
@@ -82,7 +83,7 @@ pub(super) async fn remove_topics(plot: &Plot, stage: &Stage) -> Result<(), Fail
             let admin = kafka::Admin::new(&kafka::Config::new([address]))?;
             admin.delete_topics(&[&ship, &replies]).await?;
         }
-        BrokerKind::MockKafka => {}
+        BrokerKind::MockKafka | BrokerKind::Http => {}
         BrokerKind::Rabbitmq => {
             let admin = rabbitmq::Admin::connect(&rabbitmq::Config::new(address)).await?;
             for (_, reader) in readers(plot) {

@@ -6,11 +6,11 @@ use brokers::kafka::mock::Mock;
 use proxy::AmqpProxy;
 
 use crate::Failure;
-use crate::faults::broker::sqs::Gateway;
+use crate::faults::broker::{http, sqs};
 
 /// The broker as the storm itself reaches it: directly, without a proxy.
 pub struct Broker {
-    /// Kafka: `host:port`; RabbitMQ: an AMQP URL; SQS: the endpoint's URL.
+    /// Kafka: `host:port`; RabbitMQ: an AMQP URL; SQS and HTTP: the endpoint's URL.
     pub address: String,
     /// The topics of producers' messages.
     pub topics: Vec<Topic>,
@@ -24,7 +24,9 @@ pub struct Broker {
     pub inner_exchange: Option<String>,
     /// SQS: the gateway between the other proxies and the server. It can answer instead of the
     /// server.
-    pub gateway: Option<Arc<Gateway>>,
+    pub gateway: Option<Arc<sqs::Gateway>>,
+    /// HTTP: the load balancer in front of the receivers.
+    pub endpoint: Option<Arc<http::Gateway>>,
     /// RabbitMQ: the proxy between the relays' wire and the server. It can withhold confirms.
     pub confirms: Option<Arc<AmqpProxy>>,
     /// RabbitMQ: the queue that gets a copy of every message, for the check at the end. Faults do

@@ -34,7 +34,7 @@ impl Service {
             BrokerKind::Kafka => Some(Self::Kafka),
             BrokerKind::Rabbitmq => Some(Self::Rabbitmq),
             BrokerKind::Sqs | BrokerKind::SqsFifo => Some(Self::Sqs),
-            BrokerKind::MockKafka => None,
+            BrokerKind::MockKafka | BrokerKind::Http => None,
         };
         database.into_iter().chain(broker).collect()
     }

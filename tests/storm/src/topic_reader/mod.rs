@@ -53,7 +53,7 @@ pub async fn read(
             let queue = broker.topic_reader.as_deref().unwrap_or_default();
             rabbitmq::drain(&Rabbitmq::new(&broker.address), queue).await?
         }
-        BrokerKind::Sqs | BrokerKind::SqsFifo => deliveries(plot, stage)?,
+        BrokerKind::Sqs | BrokerKind::SqsFifo | BrokerKind::Http => deliveries(plot, stage)?,
     };
     let complete = is_complete(plot.pair.broker, waiting);
     Ok(TopicRead { ordered: plot.pair.broker.keeps_order(), complete, occurrences })
@@ -71,8 +71,8 @@ pub fn journals(plot: &Plot, stage: &Stage) -> Vec<PathBuf> {
     names.iter().map(|name| plot.file(&format!("{name}.journal"))).collect()
 }
 
-/// Returns the messages that consumers received from SQS. These replace a log, because SQS keeps
-/// none and cannot copy messages to another queue.
+/// Returns the messages that consumers received from SQS, or over HTTP. These replace a log,
+/// because SQS keeps none and cannot copy messages to another queue, and neither does an endpoint.
 fn deliveries(plot: &Plot, stage: &Stage) -> Result<Vec<Occurrence>, Failure> {
     let mut received: Vec<Received> = Vec::new();
     for path in journals(plot, stage) {

@@ -49,6 +49,8 @@ pub async fn waiting(plot: &Plot, stage: &Stage) -> Result<Vec<Waiting>, Failure
             admin.close().await;
             all
         }
+        // Unconfirmed messages wait at the relay.
+        BrokerKind::Http => Vec::new(),
         BrokerKind::Sqs | BrokerKind::SqsFifo => {
             let counts = Sqs::elasticmq(&broker.address).await.counts(&topic).await?;
             let words =

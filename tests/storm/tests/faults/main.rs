@@ -2,6 +2,7 @@
 
 mod database;
 mod disk;
+mod http;
 mod kafka;
 mod mock;
 mod processes;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     let groups = [
         database::trials(),
         disk::trials(),
+        http::trials(),
         kafka::trials(),
         mock::trials(),
         processes::trials(),

@@ -25,6 +25,7 @@ pub(crate) fn empty(test: &tests::Stage) -> Stage {
             exchange: None,
             inner_exchange: None,
             gateway: None,
+            endpoint: None,
             confirms: None,
             topic_reader: None,
             mock: None,

@@ -6,8 +6,10 @@
 //! | [`kafka`] | topics that accept only small messages |
 //! | [`members`] | members that join a group and leave it |
 //! | [`mock`] | errors of the mock cluster, leaders that move, silence |
+//! | [`http`] | errors, wishes to wait, answers that are lost or never come, slowness |
 //! | [`sqs`] | batches that fail partially, errors, throttling, silence |
 
+pub mod http;
 pub mod kafka;
 pub mod members;
 pub mod mock;
@@ -33,6 +35,7 @@ pub fn all(kind: BrokerKind) -> Faults<Stage> {
             Box::new(rabbitmq::SilentQueue),
         ],
         BrokerKind::Sqs | BrokerKind::SqsFifo => boxed(sqs::SqsErrors::all()).collect(),
+        BrokerKind::Http => boxed(http::HttpErrors::all()).collect(),
         BrokerKind::MockKafka => vec![
             Box::new(mock::ProduceErrors),
             Box::new(mock::FetchErrors::default()),
