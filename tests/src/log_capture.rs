@@ -4,6 +4,7 @@
 //! query, or a `Sync` after prepared statements.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
@@ -20,7 +21,10 @@ pub const PREPARE: &str = "(prepare)";
 
 /// The round trips of all connections, in the order in which they began.
 #[derive(Debug, Clone, Default)]
-pub struct LogCapture(Arc<Mutex<Vec<String>>>);
+pub struct LogCapture {
+    told: Arc<Mutex<Vec<String>>>,
+    sessions: Arc<AtomicUsize>,
+}
 
 impl LogCapture {
     /// Listens before a server (`host:port`) until the test ends. Returns its own port. The client
@@ -35,6 +39,7 @@ impl LogCapture {
         let reading = log_capture.clone();
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                reading.sessions.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(reading.clone().connect(client, server.clone()));
             }
         });
@@ -51,8 +56,14 @@ impl LogCapture {
         std::mem::take(&mut *self.told())
     }
 
+    /// Returns the number of connections since the beginning.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
     fn told(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connect(self, client: TcpStream, server: String) -> Outcome {

@@ -9,11 +9,12 @@ use futures_util::{StreamExt as _, stream};
 use inbox::{ConsumerName, Tenant};
 use message::{Connector, Splitter};
 use migrations::Identifier;
-use outbox_log::admin::LogAdmin;
+use outbox_log::admin::{Desk, LogAdmin};
 use outbox_log::entries::{self, Labels, LogEntries};
 use outbox_log::{LogOptions, RelayName, RowLimit};
 use secrecy::SecretString;
 use time::OffsetDateTime;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::error::OperateError;
 use super::inbox_database::InboxDatabase;
@@ -21,12 +22,15 @@ use super::tables::Tables;
 use crate::settings::{InboxConfig, PipelineConfig};
 use engine::{Chunking, DeadPolicy, Filter};
 
-/// The outbox of a pipeline. Each query opens its own connection.
+/// The outbox of a pipeline. Queries of parked entries and decisions share one session; each of the
+/// others opens its own connection.
 #[derive(Clone)]
 pub struct OutboxPlace {
     /// The pipeline.
     pub pipeline: RelayName,
     pub(crate) log: Arc<dyn LogAdmin>,
+    /// The session for parked entries, opened with its first call. Clones share it.
+    desk: Arc<Mutex<Box<dyn Desk>>>,
     /// Its entries.
     pub entries: Arc<dyn LogEntries>,
     /// The entries that are its own.
@@ -43,9 +47,15 @@ pub struct OutboxPlace {
 type Connect = Arc<dyn Fn() -> Result<Arc<dyn Connector>, InvalidSetting> + Send + Sync>;
 
 impl OutboxPlace {
+    /// Returns its session for parked entries, once no other call uses it. A caller that still
+    /// holds one must not ask again: not even through another method that queries parked entries.
+    pub(crate) async fn desk(&self) -> MutexGuard<'_, Box<dyn Desk>> {
+        self.desk.lock().await
+    }
+
     /// Returns the time of its database.
     pub(crate) async fn now(&self) -> Result<OffsetDateTime, OperateError> {
-        Ok(self.log.desk(&self.pipeline).now().await?)
+        Ok(self.desk().await.now().await?)
     }
 
     /// Returns whether the pipeline leaves an entry to others.
@@ -180,6 +190,7 @@ impl Places {
         match entries::open(pipeline.database.address(), pipeline.source.clone(), options) {
             Ok((log, entries)) => self.outboxes.push(OutboxPlace {
                 pipeline: pipeline.name.clone(),
+                desk: Arc::new(Mutex::new(log.desk(&pipeline.name))),
                 log,
                 entries,
                 filter: pipeline.settings.filter.clone(),

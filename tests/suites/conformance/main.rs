@@ -9,6 +9,7 @@
 mod audit;
 mod audits;
 mod begun;
+mod bulk;
 mod clocks;
 mod doctor;
 mod durability;
@@ -28,8 +29,8 @@ mod versions;
 
 tests::cases! {
     modules {
-        audit, audits, clocks, doctor, features, inbox, keys, kit, outbox, page, release, sagas, statistics,
-        synchronous, vanished, versions,
+        audit, audits, bulk, clocks, doctor, features, inbox, keys, kit, outbox, page, release, sagas,
+        statistics, synchronous, vanished, versions,
     }
     night modules { durability }
 }

@@ -8,7 +8,7 @@ use inbox::{
     DISCARDED_MAX, ManyDecided, REQUESTED_MAX, RedriveError, RedriveOptions, Redriven, Requested, Resolution,
     SeenLetter,
 };
-use outbox_log::admin::{ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, Desk, OperatorDecision};
+use outbox_log::admin::{ChosenEntry, Confirmed, DECIDED_MAX, DecideError, Decision, OperatorDecision};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -225,7 +225,7 @@ impl Run<'_> {
             },
             signature: self.bulk.signed.signature(Some(self.report.selection.clone())),
         };
-        let mut desk: Box<dyn Desk> = place.log.desk(&place.pipeline);
+        let mut desk = place.desk().await;
         let confirmed = Some(Confirmed { id: self.bulk.id, as_of: part.as_of() });
         for entries in part.entries.chunks(DECIDED_MAX) {
             if self.is_stopped() {

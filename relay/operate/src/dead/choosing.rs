@@ -87,7 +87,7 @@ impl<'a> Choosing<'a> {
         now: OffsetDateTime,
     ) -> Result<(), OperateError> {
         let key = outbox_key(&place.pipeline);
-        let mut desk = place.log.desk(&place.pipeline);
+        let mut desk = place.desk().await;
         let at = match self.as_of {
             Some(as_of) => match as_of.0.get(&key) {
                 Some(matched) => matched.at,

@@ -296,7 +296,7 @@ async fn decide_entries(
     let as_of = messages.iter().map(|message| message.changed_at).max();
     let confirmed = as_of.map(|as_of| Confirmed { id: decided.id, as_of });
     let entries: Vec<ChosenEntry> = messages.iter().filter_map(|message| chosen(message)).collect();
-    let verdicts = place.log.desk(&place.pipeline).decide(&entries, &decision, confirmed).await?;
+    let verdicts = place.desk().await.decide(&entries, &decision, confirmed).await?;
     let mut outcomes = Vec::with_capacity(verdicts.len());
     let mut explained = 0;
     for (entry, verdict) in entries.iter().zip(verdicts) {

@@ -161,7 +161,7 @@ pub async fn edit(
     let message_id = seen.message_id.clone();
     let chosen = ChosenEntry { id: EntryId(seen.id), message_id, edited_at: None };
     let of_place = |error: OperateError| error.about(&place.pipeline);
-    let mut desk = place.log.desk(&place.pipeline);
+    let mut desk = place.desk().await;
     let before = desk.decision(corrected.decision).await.map_err(|error| of_place(error.into()))?;
     if let Some(before) = before.filter(|before| before.signature.actor == signed.operator.name()) {
         return sent_before(place, &chosen, &before, &corrected).await.map_err(of_place);

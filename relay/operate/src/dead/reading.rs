@@ -124,7 +124,7 @@ impl<'a> Reading<'a> {
             return Ok(());
         }
         now?;
-        let mut desk = place.log.desk(&place.pipeline);
+        let mut desk = place.desk().await;
         for state in states {
             if self.ends_before(Bookmark(Row::Outbox(number, after), state)) {
                 return Ok(());
@@ -132,7 +132,7 @@ impl<'a> Reading<'a> {
             while !self.is_full() {
                 let next = match state {
                     ExceptionState::Discarded => self.discarded(number, place, after).await?,
-                    _ => self.parked(number, place, state, after, &mut *desk).await?,
+                    _ => self.parked(number, place, state, after, &mut **desk).await?,
                 };
                 let Some(next) = next else { break };
                 after = next;

@@ -111,7 +111,7 @@ pub async fn decision(places: &Places, operator: &Operator, id: Uuid) -> Result<
 }
 
 async fn of_outbox(place: &OutboxPlace, id: Uuid) -> Result<Option<DecisionRecord>, OperateError> {
-    Ok(place.log.desk(&place.pipeline).decision(id).await?)
+    Ok(place.desk().await.decision(id).await?)
 }
 
 /// Adds up the places of a decision.

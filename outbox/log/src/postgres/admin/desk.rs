@@ -1,10 +1,12 @@
 //! A session for one job of an operator.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::Executor as _;
 use time::OffsetDateTime;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::begin_to_look;
@@ -17,24 +19,38 @@ use crate::postgres::brief::Brief;
 use crate::postgres::store::PostgresLog;
 use crate::{ExceptionState, LogError, RelayName};
 
+/// How long a session is kept between two calls. An operator may think longer about a question, and
+/// what is between this process and the server may have forgotten the connection by then.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
 /// A relay, and a session that is opened with the first call. A call that fails or is dropped ends
 /// the session: its state is unknown.
 pub(super) struct PostgresDesk {
     log: PostgresLog,
     relay: RelayName,
-    session: Option<Brief>,
+    idle: Option<Idle>,
+}
+
+/// A session between two calls.
+struct Idle {
+    session: Brief,
+    since: Instant,
 }
 
 impl PostgresDesk {
     pub(super) fn new(log: PostgresLog, relay: RelayName) -> Self {
-        Self { log, relay, session: None }
+        Self { log, relay, idle: None }
     }
 
     async fn take(&mut self) -> Result<Brief, LogError> {
-        match self.session.take() {
-            Some(session) => Ok(session),
-            None => self.log.admin().await,
+        match self.idle.take() {
+            Some(Idle { session, since }) if since.elapsed() < IDLE_MAX => Ok(session),
+            _ => self.log.admin().await,
         }
+    }
+
+    fn keep(&mut self, session: Brief) {
+        self.idle = Some(Idle { session, since: Instant::now() });
     }
 
     /// Takes the session, in a transaction for queries.
@@ -47,7 +63,7 @@ impl PostgresDesk {
     /// Ends the transaction of a query, and keeps the session.
     async fn put_back(&mut self, mut session: Brief) -> Result<(), LogError> {
         session.execute("ROLLBACK").await.map_err(LogError::during("end a query"))?;
-        self.session = Some(session);
+        self.keep(session);
         Ok(())
     }
 }
@@ -107,7 +123,7 @@ impl Desk for PostgresDesk {
             let mut session = self.take().await?;
             let batch = Batch { relay: &self.relay, entries, decree, confirmed };
             let done = self.log.carry_out(&mut session, batch, &is_committing).await?;
-            self.session = Some(session);
+            self.keep(session);
             Ok(done)
         };
         match in_time(limit, done).await {
