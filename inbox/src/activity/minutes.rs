@@ -42,14 +42,16 @@ impl<DB: Dialect> Inbox<DB> {
         self.tables().purge_minutes(&mut connection, now - KEEP).await.map_err(StoreError::during(what))
     }
 
-    /// Returns the counts of each consumer since a given time. Returns none if the role may not
-    /// read them, so that the caller can still report the rest.
+    /// Returns the counts of each consumer since a given time, and the last minute in which it
+    /// applied something, of all that are kept: also for consumers that have been idle since.
+    /// Returns none if the role may not read them, so that the caller can still report the rest.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,
         from: OffsetDateTime,
     ) -> Result<Vec<ConsumerCounts>, StoreError> {
-        let counts = self.tables().counts(connection, from).await;
+        let back_to = from.min(OffsetDateTime::now_utc() - KEEP);
+        let counts = self.tables().counts(connection, from, back_to).await;
         let counts = counts.map_err(StoreError::during("read counts of consumers"));
         match counts {
             Err(error) if !error.is_transient() => {

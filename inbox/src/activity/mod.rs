@@ -31,7 +31,8 @@ pub struct Activity {
     /// loses its last counts, and direct calls of the guard are not counted; rows are counted up to
     /// a limit, and not those of messages that were made before the period.
     pub applied: u64,
-    /// When the last of them took effect; only to the minute where just the counts show it.
+    /// When a message last took effect, also before the period: as far back as counts are kept, one
+    /// day. Only to the minute where just the counts show it.
     pub last_applied_at: Option<OffsetDateTime>,
     /// Messages whose handler failed and that will be retried.
     pub retrying: u64,
@@ -60,7 +61,8 @@ impl Activity {
 
 impl<DB: Dialect> Inbox<DB> {
     /// Counts, for each consumer, the messages that took effect within `period`, and the messages
-    /// that wait. Returns the consumers sorted by name. Reads at most 20,000 rows of applied
+    /// that wait. Returns the consumers sorted by name, with those that were idle in this period
+    /// but counted a message within the last day. Reads at most 20,000 rows of applied
     /// messages, and of the failures and dead letters of each consumer. Cancel-safe.
     ///
     /// # Errors

@@ -151,8 +151,10 @@ migrations::statements! {
     add_counts = "INSERT INTO {schema}inbox_minute AS m (consumer, minute, applied, duplicates) \
         VALUES ($1, date_trunc('minute', clock_timestamp()), $2, $3) ON CONFLICT (consumer, minute) DO UPDATE SET \
         applied = m.applied + EXCLUDED.applied, duplicates = m.duplicates + EXCLUDED.duplicates";
-    counts = "SELECT consumer, sum(applied)::bigint AS applied, sum(duplicates)::bigint AS duplicates, \
-        max(minute) FILTER (WHERE applied > 0) AS last_applied FROM {schema}inbox_minute WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+    counts = "SELECT consumer, coalesce(sum(applied) FILTER (WHERE minute >= $1), 0)::bigint AS applied, \
+        coalesce(sum(duplicates) FILTER (WHERE minute >= $1), 0)::bigint AS duplicates, \
+        max(minute) FILTER (WHERE applied > 0) AS last_applied FROM {schema}inbox_minute WHERE minute >= $2 \
+        GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM {schema}inbox_minute WHERE minute < $1";
 
     /// Creates the set, or locks it: only the holder of the lock checks whether all its chunks have

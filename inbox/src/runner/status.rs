@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::overdue::Running;
 use super::waits::{MessageWaits, Wait, WaitReason};
+use crate::ids::ConsumerName;
 
 /// Maximum age of the last iteration of a live loop. It iterates every few seconds, however long
 /// its handlers take.
@@ -21,6 +22,7 @@ const ALIVE_MAX: Duration = Duration::from_secs(60);
 /// explains both.
 #[derive(Debug, Clone)]
 pub struct ConsumerStatus {
+    consumer: ConsumerName,
     state: Arc<Mutex<State>>,
     waits: MessageWaits,
     /// Weak: the thread that watches handlers ends with the consumer, and not with its last status.
@@ -48,12 +50,20 @@ struct State {
     held_keys: Option<usize>,
     /// When it last settled something or had nothing to do.
     progressed_at: Instant,
+    ended_at: Option<Instant>,
 }
 
 impl ConsumerStatus {
-    pub(super) fn new(handling: &Arc<Running>) -> Self {
+    pub(super) fn new(consumer: &ConsumerName, handling: &Arc<Running>) -> Self {
         let state = Arc::new(Mutex::new(State::new(Instant::now())));
-        Self { state, waits: MessageWaits::default(), handling: Arc::downgrade(handling) }
+        let handling = Arc::downgrade(handling);
+        Self { consumer: consumer.clone(), state, waits: MessageWaits::default(), handling }
+    }
+
+    /// Returns the name of the consumer.
+    #[must_use]
+    pub fn consumer(&self) -> &ConsumerName {
+        &self.consumer
     }
 
     /// Returns whether the consumer's loop is running. Returns false if the loop has not iterated
@@ -61,6 +71,13 @@ impl ConsumerStatus {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.state().is_alive(Instant::now())
+    }
+
+    /// Returns how long ago the consumer ended; `None` before it runs, while it runs, and if its
+    /// future was dropped.
+    #[must_use]
+    pub fn ended_for(&self) -> Option<Duration> {
+        self.state().ended_at.map(|at| at.elapsed())
     }
 
     /// Returns whether it has a session with the broker.
@@ -198,6 +215,7 @@ impl ConsumerStatus {
         let mut state = self.state();
         state.turned_at = None;
         state.is_connected = false;
+        state.ended_at = Some(Instant::now());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -220,6 +238,7 @@ impl State {
             lag: None,
             held_keys: None,
             progressed_at: now,
+            ended_at: None,
         }
     }
 
@@ -293,7 +312,7 @@ mod tests {
     async fn it_says_what_it_waits_for_and_since_when() {
         let second = Duration::from_secs(1);
         let handling: Arc<Running> = Arc::default();
-        let status = ConsumerStatus::new(&handling);
+        let status = ConsumerStatus::new(&ConsumerName::new("billing").unwrap(), &handling);
         assert_eq!((reasons(&status), status.reads()), (Vec::new(), None), "it does not run yet");
         status.turned(false, 0);
         status.disconnected(String::from("connection refused"));
@@ -330,7 +349,10 @@ mod tests {
         drop((call, retry));
         tokio::time::advance(90 * second).await;
         assert!(!status.is_ready(60 * second), "it has settled nothing for longer");
+        assert_eq!(status.ended_for(), None);
         status.ended();
-        assert_eq!(reasons(&status), []);
+        tokio::time::advance(second).await;
+        assert_eq!((reasons(&status), status.ended_for()), (Vec::new(), Some(second)));
+        assert_eq!(status.consumer().as_str(), "billing");
     }
 }

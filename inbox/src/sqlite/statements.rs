@@ -97,9 +97,10 @@ migrations::statements! {
         VALUES ($1, unixepoch() / 60 * 60000000, $2, $3) ON CONFLICT (consumer, minute) \
         DO UPDATE SET applied = m.applied + excluded.applied, \
         duplicates = m.duplicates + excluded.duplicates";
-    counts = "SELECT consumer, sum(applied) AS applied, sum(duplicates) AS duplicates, \
+    counts = "SELECT consumer, coalesce(sum(applied) FILTER (WHERE minute >= $1), 0) AS applied, \
+        coalesce(sum(duplicates) FILTER (WHERE minute >= $1), 0) AS duplicates, \
         max(minute) FILTER (WHERE applied > 0) AS last_applied FROM inbox_minute \
-        WHERE minute >= $1 GROUP BY consumer ORDER BY consumer LIMIT 1000";
+        WHERE minute >= $2 GROUP BY consumer ORDER BY consumer LIMIT 1000";
     purge_minutes = "DELETE FROM inbox_minute WHERE minute < $1";
 
     /// Inserts the set, or locks it: only the holder checks whether all chunks have arrived. The

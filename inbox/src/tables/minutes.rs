@@ -24,13 +24,15 @@ impl<DB: Dialect> Tables<DB> {
         add.run(connection).await.map(drop)
     }
 
-    /// Returns the counts of each consumer since a given time, by name.
+    /// Returns the counts of each consumer since a given time, by name, and the last minute in
+    /// which it applied something, as far as `back_to`.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,
         from: OffsetDateTime,
+        back_to: OffsetDateTime,
     ) -> Result<Vec<ConsumerCounts>> {
-        let found = Query::<DB>::new(&self.shared.counts).bind(from).rows(connection).await?;
+        let found = Query::<DB>::new(&self.shared.counts).bind(from).bind(back_to).rows(connection).await?;
         found.iter().map(rows::counts).collect()
     }
 

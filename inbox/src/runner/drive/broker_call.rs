@@ -86,10 +86,12 @@ mod tests {
     use std::future::pending;
 
     use super::*;
+    use crate::ids::ConsumerName;
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_broker_is_left_by_an_abort_or_in_the_end() {
-        let status = ConsumerStatus::new(&std::sync::Arc::default());
+        let billing = ConsumerName::new("billing").unwrap();
+        let status = ConsumerStatus::new(&billing, &std::sync::Arc::default());
         status.turned(true, 1);
         let abort = CancellationToken::new();
         let begun_at = Instant::now();

@@ -138,6 +138,7 @@ mod tests {
     use message::{Delivery, DeliveryToken, Runtime, Settlement, Subscription, SubscriptionError};
 
     use super::*;
+    use crate::ids::ConsumerName;
     use crate::runner::broker_session::{Event, SubscriptionFactory};
 
     /// A subscription whose `stop_receiving` fails, or never returns.
@@ -184,7 +185,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_subscription_whose_call_was_cut_off_is_dropped() {
         let abort = CancellationToken::new();
-        let status = ConsumerStatus::new(&std::sync::Arc::default());
+        let billing = ConsumerName::new("billing").unwrap();
+        let status = ConsumerStatus::new(&billing, &std::sync::Arc::default());
         for is_silent in [true, false] {
             let factory = SubscriptionFactory::new(move || async move {
                 Ok(Box::new(Stopped { is_silent }) as Box<dyn Subscription>)

@@ -21,6 +21,7 @@ tests::cases! { "inbox/minutes/{on}/{case}":
         minutes_are_forgotten_after_a_day,
         activity_has_no_longest_period,
         a_consumer_that_is_hours_behind_is_seen_to_apply,
+        an_idle_consumer_has_the_time_of_its_last_message,
         held_messages_are_counted_apart,
     }
     night every { many_dead_letters_of_a_consumer_hide_no_other }
@@ -91,6 +92,29 @@ async fn a_consumer_that_is_hours_behind_is_seen_to_apply<DB: TestDatabase>(data
     assert_eq!(all[0].applied, 2, "{all:?}");
     let applied_at = all[0].last_applied_at.unwrap();
     assert!(inbox.window().now - applied_at < Duration::from_secs(600), "{all:?}");
+}
+
+/// Goal: an operator sees since when a consumer has applied nothing, although that was hours ago.
+/// Oracle: the time of a minute that was stored three hours ago, and the counts of the last hour.
+async fn an_idle_consumer_has_the_time_of_its_last_message<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let place = database.schema.as_ref().map(|schema| format!("{schema}.")).unwrap_or_default();
+    let minute = |hours: u32| match DB::DIALECT {
+        Name::Postgres => format!("date_trunc('minute', clock_timestamp() - interval '{hours} hours')"),
+        Name::Sqlite => format!("(unixepoch() - {hours} * 3600) / 60 * 60000000"),
+    };
+    let (last, before) = (minute(3), minute(5));
+    let rows = format!(
+        "INSERT INTO {place}inbox_minute VALUES ('billing', {last}, 7, 1), ('billing', {before}, 9, 0)"
+    );
+    let mut tx = database.admin.begin().await.unwrap();
+    DB::sql(&mut tx, rows.leak()).await.unwrap();
+    tx.commit().await.unwrap();
+    let all = inbox.activity(HOUR).await.unwrap();
+    let [billing] = &all[..] else { panic!("{all:?}") };
+    assert_eq!((billing.applied, billing.duplicate_rate()), (0, None), "{all:?}");
+    let idle = inbox.window().now - billing.last_applied_at.unwrap();
+    assert!(idle >= 3 * HOUR && idle < 4 * HOUR, "{all:?}");
 }
 
 /// Goal: a consumer whose dead letters reach the limit of the count hides none of the next one.
