@@ -10,7 +10,7 @@
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
 //! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them in Python |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
-//! | `embedded_page` | a web service with a relay and its page for operators, behind a login of its own, SQLite |
+//! | `embedded_page` | a web service with a relay, a consumer and their page for operators, behind a login of its own, SQLite |
 //! | `health` (module) | routes for probes of a service with a consumer and a relay: `tests/health.rs` |
 //! | `wallet` (module) | a service with tests that use the crate `testkit`: `tests/wallet.rs` |
 //! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer in plain SQL |

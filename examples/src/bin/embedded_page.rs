@@ -1,5 +1,5 @@
-//! A web service with a relay inside it, and the page for operators behind the service's own login:
-//! SQLite, and a broker in memory that refuses the first message.
+//! A web service with a relay and a consumer inside it, and the page for operators behind the
+//! service's own login: SQLite, and a broker in memory that refuses the first message.
 //!
 //! `LISTEN=127.0.0.1:8080 cargo run -p examples --bin embedded_page`, then open
 //! `http://127.0.0.1:8080/ops/outbox`: `ann` with the password `ann` may decide, `eve` with `eve`
@@ -15,6 +15,7 @@ use examples::order::OrderPlaced;
 use examples::setting::{Failure, optional};
 use outbox_toolkit::memory::Broker;
 use outbox_toolkit::message::{Fault, FaultScope, MaxInFlightPerKey, SizeLimit};
+use outbox_toolkit::outbox_log::LogOptions;
 use outbox_toolkit::prelude::*;
 use outbox_toolkit::{Operator, OperatorRole, PageOptions};
 use tokio::net::TcpListener;
@@ -59,11 +60,21 @@ async fn main() -> Result<(), Failure> {
         .woken_by(&outbox)
         .build()?;
 
-    let page = relay.page(PageOptions::new("/ops/outbox", |request| {
+    let consumer = Consumer::builder(Inbox::open(pool.clone(), InboxOptions::default()).await?, "billing")
+        .on(async |_: &mut Tx<Sqlite>, placed: OrderPlaced| {
+            println!("billing order {}", placed.order);
+            Ok::<_, HandlerError>(())
+        })
+        .subscribe(broker.subscriber("billing", [Topic::new(OrderPlaced::TOPIC)?]))
+        .build()?;
+
+    let options = PageOptions::new("/ops/outbox", |request| {
         let user = request.extensions.get::<User>()?;
         let role = if user.is_admin { OperatorRole::Operator } else { OperatorRole::Viewer };
         Some(Operator::new(user.name, role))
-    }))?;
+    });
+    let options = options.inbox("billing", &pool, LogOptions::default()).consumer(consumer.status());
+    let page = relay.page(options)?;
     let app = Router::new()
         .nest_service(page.prefix(), page.clone())
         .layer(from_fn(login))
@@ -76,8 +87,10 @@ async fn main() -> Result<(), Failure> {
     let listener = TcpListener::bind(optional("LISTEN", "127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let relay = tokio::spawn(relay.run(shutdown_signal()));
+    let consumer = tokio::spawn(consumer.run(shutdown_signal()));
     axum::serve(listener, app).with_graceful_shutdown(shutdown_signal()).await?;
     relay.await?;
+    consumer.await??;
 
     pool.close().await;
     std::fs::remove_dir_all(&folder)?;

@@ -19,7 +19,7 @@
 //! | [`pause`] | pausing and resuming a pipeline, a topic or a key |
 //! | [`held`](mod@held) | keys that wait, and the message that stops each |
 //! | [`payload`](mod@payload) | the payload of one message, with a line in the audit |
-//! | [`consumers`](mod@consumers) | the state of consumers, as far as inboxes show it |
+//! | [`consumers`](mod@consumers) | the state of consumers, as inboxes show it, and of those of this process |
 //! | [`cause`] | errors that differ only in their numbers, as one |
 //! | [`status`](mod@status) | the leader, waiting messages, and the reason |
 //! | [`lag`] | the lag of topics |

@@ -86,6 +86,12 @@ async fn embedded_page(stage: Stage) -> Outcome {
         Ok(text.contains("order-1").then_some(()))
     })
     .await?;
+    eventually("its consumer is shown", || async {
+        let consumers = ask("/ops/outbox/consumers", EVE).await?;
+        let text = String::from_utf8_lossy(&consumers.body).into_owned();
+        Ok((text.contains("In this process") && text.contains(">reads<")).then_some(()))
+    })
+    .await?;
     let mut followed = TcpStream::connect(&service.address).await?;
     let request = format!(
         "GET /ops/outbox/events HTTP/1.1\r\nHost: {}\r\nAuthorization: {EVE}\r\n\r\n",

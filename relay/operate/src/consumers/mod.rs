@@ -1,16 +1,20 @@
-//! The state of consumers, according to their inboxes.
+//! The state of consumers: according to their inboxes, and of those of this process.
+
+mod own;
 
 use std::time::Duration;
 
 use inbox::{ACTIVITY_COUNTED_MAX, Activity, ConsumerName, LETTER_ERRORS_LOOKED_AT, Reason};
 use time::OffsetDateTime;
 
-use super::cause::Cause;
-use super::error::{OperateError, OperateErrorKind};
-use super::operator::{Operator, Role};
-use super::places::{InboxPlace, Places};
-use super::status::{Count, Symptom, Wait};
-use super::turns::in_turns;
+use crate::cause::Cause;
+use crate::error::{OperateError, OperateErrorKind};
+use crate::operator::{Operator, Role};
+use crate::places::{InboxPlace, Places};
+use crate::status::{Count, Symptom, Wait};
+use crate::turns::in_turns;
+
+pub use own::{OwnConsumer, OwnState, OwnWait, waits_for};
 
 /// One consumer.
 #[derive(Debug, Clone, PartialEq)]

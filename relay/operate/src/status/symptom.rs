@@ -30,6 +30,8 @@ pub enum Symptom {
     Retrying,
     /// Old messages cannot be deleted.
     HistoryKept,
+    /// A consumer applies nothing.
+    ConsumerStalled,
     /// A consumer has dead letters that need an operator.
     ConsumerDead,
     /// Messages wait at a consumer behind dead letters of their keys.
@@ -40,7 +42,7 @@ pub enum Symptom {
 
 impl Symptom {
     /// All symptoms, most severe first.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::DatabaseAway,
         Self::NeverLed,
         Self::NoLeader,
@@ -53,6 +55,7 @@ impl Symptom {
         Self::Held,
         Self::Retrying,
         Self::HistoryKept,
+        Self::ConsumerStalled,
         Self::ConsumerDead,
         Self::ConsumerHeld,
         Self::ConsumerFails,
@@ -74,6 +77,7 @@ impl Symptom {
             Self::Held | Self::ConsumerHeld => "held",
             Self::Retrying => "retrying",
             Self::HistoryKept => "history kept",
+            Self::ConsumerStalled => "applies nothing",
             Self::ConsumerFails => "failing",
         }
     }
@@ -92,6 +96,7 @@ impl Symptom {
             Self::Dead => "a-message-is-dead-and-its-key-waits",
             Self::Held => "messages-are-held",
             Self::Retrying => "a-queue-or-topic-does-not-take-messages",
+            Self::ConsumerStalled => "a-consumer-applies-nothing",
             Self::ConsumerDead | Self::ConsumerHeld => "a-consumer-dead-letters-a-message",
         }
     }

@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use inbox::ConsumerStatus;
 use operate::doctor::PipelineReport;
 use operate::replay::ReplayReport;
 use operate::verify::Report;
@@ -114,9 +115,20 @@ impl App {
         }
     }
 
-    /// Mounts the page at a prefix, in an application that runs these relays.
-    pub(crate) fn mounted(self, prefix: &str, relays: Vec<CancellationToken>) -> Self {
-        Self { prefix: prefix.into(), relays, ..self }
+    /// Mounts the page at a prefix, in an application that runs these relays and consumers.
+    pub(crate) fn mounted(
+        self,
+        prefix: &str,
+        relays: Vec<CancellationToken>,
+        consumers: Vec<ConsumerStatus>,
+    ) -> Self {
+        let observer = self.observer.watching(consumers);
+        Self { prefix: prefix.into(), relays, observer, ..self }
+    }
+
+    /// Returns whether the page is part of an application.
+    pub(crate) fn is_embedded(&self) -> bool {
+        matches!(self.access, Access::Application(_))
     }
 
     /// Waits for permission to query databases, for at most [`TURN_MAX`]. Cancel-safe.

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::body::Bytes;
 use http::request::Parts;
 use http_body::{Body, Frame, SizeHint};
-use inbox::ConsumerName;
+use inbox::{ConsumerName, ConsumerStatus};
 use message::InvalidText;
 use operate::{InboxConfig, Operator, PipelineConfig};
 use outbox_log::{Address, LogOptions};
@@ -37,6 +37,7 @@ pub struct PageOptions {
     dashboard_url: Option<String>,
     runbook_url: Option<String>,
     inboxes: Vec<(String, Address, LogOptions)>,
+    consumers: Vec<ConsumerStatus>,
 }
 
 impl fmt::Debug for PageOptions {
@@ -63,6 +64,7 @@ impl PageOptions {
             dashboard_url: None,
             runbook_url: None,
             inboxes: Vec::new(),
+            consumers: Vec::new(),
         }
     }
 
@@ -88,6 +90,14 @@ impl PageOptions {
         options: LogOptions,
     ) -> Self {
         self.inboxes.push((consumer.into(), database.into(), options));
+        self
+    }
+
+    /// Shows what a consumer of this process reads and waits for, from memory: take its
+    /// [`status`](inbox::Consumer::status) before its `run`. Beside it, [`inbox`](Self::inbox) shows
+    /// what all its processes have applied.
+    pub fn consumer(mut self, status: ConsumerStatus) -> Self {
+        self.consumers.push(status);
         self
     }
 }
@@ -160,7 +170,7 @@ impl RelayPage {
         relays: Vec<CancellationToken>,
         options: PageOptions,
     ) -> Result<Self, BuildPageError> {
-        let PageOptions { prefix, ask, dashboard_url, runbook_url, inboxes } = options;
+        let PageOptions { prefix, ask, dashboard_url, runbook_url, inboxes, consumers } = options;
         let prefix = check_prefix(prefix)?;
         let mut names = BTreeSet::new();
         if let Some(twice) = pipelines.iter().find(|it| !names.insert(it.name.as_str())) {
@@ -178,7 +188,8 @@ impl RelayPage {
         let inboxes = inboxes.collect::<Result<Vec<_>, BuildPageError>>()?;
         let links = Links::new(dashboard_url, runbook_url.as_deref());
         let access = Access::Application(Application { ask });
-        let app = Arc::new(App::new(pipelines, inboxes, own, links, access).mounted(&prefix, relays));
+        let app = App::new(pipelines, inboxes, own, links, access);
+        let app = Arc::new(app.mounted(&prefix, relays, consumers));
         let drop = Arc::new(app.dropped.clone().drop_guard());
         Ok(Self { routes: routes(Arc::clone(&app)), app, _drop: drop })
     }

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use inbox::ConsumerStatus;
+use operate::consumers::OwnConsumer;
 use operate::status::{Depth, PipelineStatus, status_at};
 use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
 use outbox_log::{EntryId, ExceptionState};
@@ -47,6 +49,9 @@ struct Latest {
     picture: Arc<Picture>,
 }
 
+/// The consumers of this process, by name: a process can run several with one name.
+pub(crate) type OwnConsumers = BTreeMap<String, Vec<OwnConsumer>>;
+
 /// Messages enqueued per second, by minute.
 type Rates = Vec<Option<f64>>;
 
@@ -54,6 +59,8 @@ type Rates = Vec<Option<f64>>;
 pub(crate) struct Observer {
     pipelines: Vec<PipelineConfig>,
     inboxes: Vec<InboxConfig>,
+    /// The consumers of this process.
+    consumers: Vec<ConsumerStatus>,
     places: Vec<Places>,
     begun_at: Instant,
     latest: Mutex<Option<Latest>>,
@@ -75,6 +82,7 @@ impl Observer {
             places: pipelines.iter().map(|pipeline| Places::new().outbox(pipeline)).collect(),
             pipelines,
             inboxes,
+            consumers: Vec::new(),
             begun_at: Instant::now(),
             latest: Mutex::default(),
             samples: StdMutex::default(),
@@ -85,6 +93,20 @@ impl Observer {
             nav: watch::Sender::default(),
             changes: watch::Sender::new(0),
         }
+    }
+
+    /// Adds the consumers of this process.
+    pub(crate) fn watching(self, consumers: Vec<ConsumerStatus>) -> Self {
+        Self { consumers, ..self }
+    }
+
+    /// Returns the consumers of this process, by name. Answers from memory.
+    pub(crate) fn own_consumers(&self) -> OwnConsumers {
+        let mut all = OwnConsumers::new();
+        for own in self.consumers.iter().map(OwnConsumer::of) {
+            all.entry(own.consumer.clone()).or_default().push(own);
+        }
+        all
     }
 
     /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as the
@@ -171,7 +193,7 @@ impl Observer {
             if self.changes.receiver_count() == 0 {
                 continue;
             }
-            let now = digest(&*self.picture().await);
+            let now = digest(&*self.picture().await, &self.own_consumers());
             quiet += 1;
             if now != seen || quiet >= QUIET_LOOKS {
                 (seen, quiet) = (now, 0);
@@ -338,8 +360,13 @@ async fn rates(place: &OutboxPlace, now: OffsetDateTime, newest: Option<EntryId>
 
 /// Returns a number that changes when something worth showing changes. Excludes ages, which always
 /// change.
-fn digest(picture: &Picture) -> u64 {
+fn digest(picture: &Picture, own: &OwnConsumers) -> u64 {
     let mut hasher = DefaultHasher::new();
+    for own in own.values().flatten() {
+        let wait = own.wait();
+        (&own.consumer, &own.reads, std::mem::discriminant(&own.state)).hash(&mut hasher);
+        (wait.map(|wait| (wait.why, wait.passes)), own.held_keys).hash(&mut hasher);
+    }
     for (status, _) in &picture.pipelines {
         let PipelineStatus { pipeline, state, holder, epoch, exceptions, paused, .. } = status;
         (pipeline, state, holder, epoch, exceptions, status.backlog_entries_max).hash(&mut hasher);

@@ -1,14 +1,15 @@
 //! Everything that is wrong, worst first. Pure.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use operate::OperateError;
 use operate::cause::Cause;
-use operate::consumers::ConsumerLine;
+use operate::consumers::{ConsumerLine, OwnConsumer};
 use operate::status::{Count, PipelineStatus, Symptom, Wait};
 
 use super::layout::count;
+use super::observe::OwnConsumers;
 
 /// A pipeline or a consumer, with everything that is wrong with it.
 pub(crate) struct Subject<'a> {
@@ -23,7 +24,17 @@ pub(crate) struct Subject<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Of<'a> {
     Pipeline(&'a PipelineStatus),
-    Consumer(&'a ConsumerLine),
+    Consumer(OfConsumer<'a>),
+}
+
+/// A consumer, as far as it is known.
+#[derive(Clone, Copy)]
+pub(crate) struct OfConsumer<'a> {
+    pub(crate) name: &'a str,
+    /// By its inbox, if that is configured.
+    pub(crate) line: Option<&'a ConsumerLine>,
+    /// By this process, if it runs there.
+    pub(crate) own: &'a [OwnConsumer],
 }
 
 impl<'a> Subject<'a> {
@@ -33,7 +44,7 @@ impl<'a> Subject<'a> {
 
     /// Takes a consumer. If the database of its inbox is among those that do not answer, nothing
     /// is known of it: consumers are queried less often than pipelines.
-    pub(crate) fn consumer(line: &'a ConsumerLine, away: &BTreeSet<&str>) -> Self {
+    pub(crate) fn consumer(line: &'a ConsumerLine, own: &'a [OwnConsumer], away: &BTreeSet<&str>) -> Self {
         let mut waits = line.waits();
         if away.contains(database(&line.location)) {
             waits = vec![Wait {
@@ -45,14 +56,23 @@ impl<'a> Subject<'a> {
                 passes: true,
             }];
         }
-        Self { of: Of::Consumer(line), waits: sorted(waits), own: None }
+        waits.extend(own.iter().filter_map(OwnConsumer::wait));
+        let of = OfConsumer { name: &line.consumer, line: Some(line), own };
+        Self { of: Of::Consumer(of), waits: sorted(waits), own: None }
+    }
+
+    /// Takes a consumer of this process whose inbox is not configured.
+    fn own_consumer(name: &'a str, own: &'a [OwnConsumer]) -> Self {
+        let waits = own.iter().filter_map(OwnConsumer::wait).collect();
+        let of = OfConsumer { name, line: None, own };
+        Self { of: Of::Consumer(of), waits: sorted(waits), own: None }
     }
 
     /// Returns the database of a pipeline or a consumer, if that is known.
     fn database(&self) -> Option<&'a str> {
         match self.of {
             Of::Pipeline(status) => status.location.as_deref(),
-            Of::Consumer(line) => Some(line.location.as_str()),
+            Of::Consumer(consumer) => consumer.line.map(|line| line.location.as_str()),
         }
         .map(database)
     }
@@ -60,7 +80,7 @@ impl<'a> Subject<'a> {
     pub(crate) fn name(&self) -> &'a str {
         match self.of {
             Of::Pipeline(status) => &status.pipeline,
-            Of::Consumer(line) => &line.consumer,
+            Of::Consumer(consumer) => consumer.name,
         }
     }
 
@@ -92,6 +112,23 @@ impl<'a> Subject<'a> {
             name: self.name(),
         }
     }
+}
+
+/// Returns the consumers: those of inboxes, with what this process shows of them, and those that
+/// only this process shows. A consumer with several databases is that of the first one here.
+pub(crate) fn consumers<'a>(
+    lines: &'a [ConsumerLine],
+    own: &'a OwnConsumers,
+    away: &BTreeSet<&str>,
+) -> Vec<Subject<'a>> {
+    let mut left: BTreeMap<&str, &[OwnConsumer]> =
+        own.iter().map(|(name, own)| (name.as_str(), own.as_slice())).collect();
+    let mut subjects: Vec<Subject<'a>> = lines
+        .iter()
+        .map(|line| Subject::consumer(line, left.remove(line.consumer.as_str()).unwrap_or_default(), away))
+        .collect();
+    subjects.extend(left.into_iter().map(|(name, own)| Subject::own_consumer(name, own)));
+    subjects
 }
 
 /// The rank of a subject, smallest first.
@@ -163,7 +200,7 @@ pub(crate) fn told(wait: &Wait) -> Told {
         };
     };
     let (state, why) = match wait.symptom {
-        Symptom::Held => ("held", "by an earlier message with the same key, or because a topic is stopped"),
+        Symptom::Held => ("held", "by an earlier message with the same key, or because a topic is stopped or paused"),
         Symptom::ConsumerHeld => ("held", "they follow the dead letters of their keys automatically"),
         Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
         _ => ("dead", "requeue or discard them"),
@@ -296,6 +333,7 @@ fn reasons(subjects: &[Subject<'_>]) -> Vec<String> {
         Symptom::Paused => Some("a pause keeps messages"),
         Symptom::RowsHeldBack => Some("a transaction holds rows back"),
         Symptom::HistoryKept => Some("old messages cannot be deleted"),
+        Symptom::ConsumerStalled => Some("a consumer of this process applies nothing"),
         _ => None,
     });
     texts.map(String::from).collect()
@@ -354,11 +392,11 @@ fn several(number: usize, noun: &str) -> String {
 mod tests {
     use super::*;
     use operate::OperateErrorKind;
+    use operate::consumers::OwnState;
     use operate::pause::PauseLine;
     use operate::status::{BrokerError, PipelineState};
     use outbox_log::ExceptionState::{self, Dead, Held, Retrying};
     use outbox_log::PauseScope;
-    use std::collections::BTreeMap;
     use std::time::Duration;
     use time::OffsetDateTime;
 
@@ -410,14 +448,14 @@ mod tests {
         };
         let places = away_of(all.iter());
         let mut subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
-        subjects.push(Subject::consumer(&consumer, &places));
+        subjects.push(Subject::consumer(&consumer, &[], &places));
         assert!(subjects[2].is_grave(), "nothing is known of it");
         assert_eq!(
             summary(&subjects, &[]),
             "2 of 2 pipelines and 1 of 1 consumer need you. The database db:5432/shop does not answer."
         );
         let elsewhere = ConsumerLine { location: String::from("other:5432/shop"), ..consumer };
-        assert!(!Subject::consumer(&elsewhere, &places).is_sick());
+        assert!(!Subject::consumer(&elsewhere, &[], &places).is_sick());
     }
 
     #[test]
@@ -506,13 +544,60 @@ mod tests {
             has_started: true,
             cause: None,
         };
-        let subjects = [Subject::consumer(&line, &BTreeSet::new())];
+        let subjects = [Subject::consumer(&line, &[], &BTreeSet::new())];
         let sentence = "1 of 1 consumer needs you: 1 message is dead, 2,000 are held.";
         assert_eq!(summary(&subjects, &[]), sentence);
         assert_eq!(dead_in_title(&subjects).as_deref(), Some("1 dead"));
         let Told { what, why } = told(&subjects[0].waits[1]);
         assert_eq!(what, "2,000 messages are held");
         assert_eq!(why.as_deref(), Some("they follow the dead letters of their keys automatically"));
+    }
+
+    fn own(name: &str, state: OwnState) -> OwnConsumers {
+        let own = OwnConsumer {
+            consumer: name.to_owned(),
+            state,
+            reads: None,
+            in_hand: 0,
+            lag: None,
+            held_keys: None,
+            stalled_for: Duration::ZERO,
+            waits_for: Vec::new(),
+        };
+        OwnConsumers::from([(name.to_owned(), vec![own])])
+    }
+
+    /// Goal: a consumer of this process that applies nothing is in the first sentence, on the card
+    /// of its inbox if that is configured, and beside the dead letters of the inbox. Oracle: the
+    /// conditions of each consumer.
+    #[test]
+    fn a_consumer_of_this_process_is_one_with_that_of_its_inbox() {
+        let line = |location: &str| ConsumerLine {
+            consumer: String::from("billing"),
+            location: location.to_owned(),
+            activity: Some(inbox::Activity { dead: 1, ..inbox::Activity::default() }),
+            remembers_from: OffsetDateTime::now_utc(),
+            has_started: true,
+            cause: None,
+        };
+        let ended = own("billing", OwnState::Ended(Duration::from_secs(9)));
+        let lines = [line("db:5432/a"), line("db:5432/b")];
+        let kinds = |subject: &Subject<'_>| subject.waits.iter().map(|wait| wait.symptom).collect::<Vec<_>>();
+        let both = consumers(&lines, &ended, &BTreeSet::new());
+        let [first, second] = &both[..] else { panic!("{} consumers", both.len()) };
+        assert_eq!(kinds(first), [Symptom::ConsumerStalled, Symptom::ConsumerDead]);
+        assert_eq!(kinds(second), [Symptom::ConsumerDead], "told once");
+        let alone = consumers(&[], &ended, &BTreeSet::new());
+        assert_eq!((alone[0].name(), kinds(&alone[0])), ("billing", vec![Symptom::ConsumerStalled]));
+        assert_eq!(
+            summary(&alone, &[]),
+            "1 of 1 consumer needs you: a consumer of this process applies nothing."
+        );
+        let Told { what, why } = told(&alone[0].waits[0]);
+        assert_eq!(what, "this process applies nothing");
+        assert_eq!(why.as_deref(), Some("its consumer has ended; the service's log says why"));
+        let idle = own("billing", OwnState::Connected);
+        assert!(!consumers(&[], &idle, &BTreeSet::new())[0].is_sick());
     }
 
     #[test]

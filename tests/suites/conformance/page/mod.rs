@@ -8,13 +8,15 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use brokers::memory::Broker;
 use http_body_util::BodyExt as _;
-use message::{Fault, FaultScope, MaxInFlightPerKey, SizeLimit, Topic};
+use inbox::{Consumer, HandlerError, Inbox, InboxOptions, Tx};
+use message::{Event, EventType, Fault, FaultScope, MaxInFlightPerKey, Message, SizeLimit, Topic};
 use outbox::{NewMessage, Outbox};
 use outbox_log::{Address, LogOptions};
 use outbox_toolkit::{Operator, OperatorRole, PageOptions, Relay, RelayPage};
+use serde::Deserialize;
 use sqlx::Pool;
-use tests::{Database, Dialect, Failure, Outcome, Stage, eventually};
-use tokio::sync::oneshot;
+use tests::{Database, Dialect, Failure, Outcome, Role, Stage, eventually};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
 use client::{Answer, Browser, PREFIX, application, options};
@@ -27,6 +29,7 @@ tests::cases! { "page/{on}/{case}":
         no_header_moves_the_page_or_gives_a_right,
         the_page_ends_with_its_relay_and_lives_without_it,
         a_dead_message_is_corrected_and_requeued,
+        a_consumer_of_the_service_says_what_it_waits_for,
     }
 }
 
@@ -539,4 +542,78 @@ where
     let eve = Browser::new(&application, EVE);
     assert!(!eve.get(&story).await?.body.contains("<form method=\"post\""), "a viewer decides nothing");
     service.end().await
+}
+
+/// The event that the consumer of the service handles.
+#[derive(Deserialize)]
+struct Packed {
+    parcel: i64,
+}
+
+impl Event for Packed {
+    const TOPIC: &'static str = TOPIC;
+    const KIND: &'static str = "packed";
+}
+
+/// Goal: an operator sees on the page what a consumer of the service reads and waits for, and which
+/// message it is; once it has ended, the first sentence of the page says so. Oracle: the pages
+/// while the broker is away, without a message, in a handler, and after the end.
+async fn a_consumer_of_the_service_says_what_it_waits_for<DB: Dialect>(stage: Stage) -> Outcome
+where
+    for<'a> Address: From<&'a Pool<DB>>,
+{
+    let db = Database::<DB>::migrated(&stage).await?;
+    let pool = outbox::pool::<DB>(&db.relay_url()?).await?;
+    let consuming = outbox::pool::<DB>(&DB::url_of(Role::Consumer, &db.url)?).await?;
+    let broker = Broker::new();
+    broker.faults().unreachable();
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = Arc::clone(&gate);
+    let inbox = Inbox::open(consuming.clone(), InboxOptions::default()).await?;
+    let consumer = Consumer::builder(inbox, "billing")
+        .on(async move |_: &mut Tx<DB>, packed: Packed| {
+            let permit = handler.acquire().await;
+            permit.map_err(|_| HandlerError::reject(format!("parcel {}", packed.parcel)))?.forget();
+            Ok::<_, HandlerError>(())
+        })
+        .subscribe(broker.subscriber("billing", [Topic::new(TOPIC)?]))
+        .build()?;
+    let relay = Relay::builder(&pool)
+        .name("shipping")
+        .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
+        .build()?;
+    let page = relay.page(options(PREFIX).consumer(consumer.status()))?;
+    let eve = Browser::new(&application(&page), EVE);
+    let until = async |path: &str, parts: &[&str]| {
+        eventually(parts[0], || async {
+            let shown = eve.get(&below(path)).await?.body;
+            Ok(parts.iter().all(|part| shown.contains(part)).then_some(()))
+        })
+        .await
+    };
+    until("/consumers", &["not started", "In this process"]).await?;
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    until("/consumers", &["no session", "the broker</span> · "]).await?;
+    broker.faults().reachable();
+    until("/consumers", &[">reads<", "the next message: there is none", "memory group billing"]).await?;
+    until("", &["Fine", "billing", "reads "]).await?;
+
+    let kind = EventType::new(Packed::KIND)?;
+    let message = Message::new(Topic::new(TOPIC)?, kind, String::from("{\"parcel\": 7}"));
+    let story = format!("{PREFIX}/message?id={}", message.id);
+    broker.put(&Topic::new(TOPIC)?, Ok(message));
+    until("/consumers", &["the end of a handler</span> · ", &story]).await?;
+    gate.add_permits(1);
+    until("/consumers", &["the next message: there is none"]).await?;
+
+    drop(stop);
+    running.await??;
+    until("/consumers", &[">ended<", "It ended "]).await?;
+    until("", &["a consumer of this process applies nothing", "a-consumer-applies-nothing"]).await?;
+    page.stop();
+    pool.close().await;
+    consuming.close().await;
+    Ok(())
 }

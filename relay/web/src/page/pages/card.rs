@@ -77,8 +77,8 @@ fn title(subject: &Subject<'_>) -> Markup {
         Of::Pipeline(status) => {
             html! { a href=(with_query("/pipeline", &[("name", &status.pipeline)])) { (cell(&status.pipeline)) } }
         }
-        Of::Consumer(line) => html! {
-            a href=(to("/consumers")) { (cell(&line.consumer)) } " " span class="faint" { "consumer" }
+        Of::Consumer(consumer) => html! {
+            a href=(to("/consumers")) { (cell(consumer.name)) } " " span class="faint" { "consumer" }
         },
     }
 }
@@ -112,7 +112,9 @@ fn dashboard(links: &Links, subject: &Subject<'_>) -> Option<Markup> {
 fn actions(operator: &Operator, subject: &Subject<'_>, wait: &Wait) -> Markup {
     match subject.of {
         Of::Pipeline(status) => of_pipeline(operator, status, wait),
-        Of::Consumer(line) => of_consumer(operator, line, wait),
+        Of::Consumer(consumer) => {
+            html! { @if let Some(line) = consumer.line { (of_consumer(operator, line, wait)) } }
+        }
     }
 }
 
@@ -321,7 +323,7 @@ mod tests {
     }
 
     fn of_billing(line: &ConsumerLine) -> String {
-        let subject = Subject::consumer(line, &std::collections::BTreeSet::new());
+        let subject = Subject::consumer(line, &[], &std::collections::BTreeSet::new());
         let at = OffsetDateTime::UNIX_EPOCH;
         card(&Links::sample(), &Operator::new("ann", Role::Operator), &subject, at).into_string()
     }

@@ -6,6 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use engine::{Role, Status};
 use maud::{Markup, html};
+use operate::consumers::ConsumerLine;
 use operate::status::PipelineStatus;
 use operate::{OperateError, Operator};
 
@@ -15,11 +16,11 @@ use super::super::app::App;
 use super::super::beside::Beside;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, cell, count, whole};
+use super::super::layout::{Frame, Tab, away, cell, count, since, whole};
 use super::super::links::Links;
-use super::super::observe::Picture;
+use super::super::observe::{OwnConsumers, Picture};
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, away_of, dead_in_title, is_told, sort, summary};
+use super::super::trouble::{Of, Subject, away_of, consumers, dead_in_title, is_told, sort, summary};
 use super::card::{card, plots, rate, written};
 use super::pieces::piece;
 
@@ -41,8 +42,14 @@ pub(crate) async fn show(
     let (picture, beside) = tokio::join!(app.observer.picture(), app.observer.beside());
     let own = |status: &PipelineStatus| own(&app, status);
     let has_inboxes = !app.inboxes.is_empty();
-    let look =
-        Look { links: &app.links, operator: &operator, picture: &picture, beside: &beside, has_inboxes };
+    let look = Look {
+        links: &app.links,
+        operator: &operator,
+        picture: &picture,
+        beside: &beside,
+        own_consumers: &app.observer.own_consumers(),
+        has_inboxes,
+    };
     let Body { body, dead } = look.body(&own, &query)?;
     let title = dead.map_or_else(|| String::from("Overview"), |dead| format!("({dead}) Overview"));
     let frame = Frame::new(Tab::Overview, &title).headed_by_its_lead().taken_at(picture.at);
@@ -62,16 +69,17 @@ struct Look<'a> {
     operator: &'a Operator,
     picture: &'a Picture,
     beside: &'a Beside,
+    own_consumers: &'a OwnConsumers,
     /// Whether inboxes are configured.
     has_inboxes: bool,
 }
 
 impl Look<'_> {
     fn body(&self, own: &dyn Fn(&PipelineStatus) -> Option<String>, query: &Fields) -> Result<Body, Problem> {
-        let Self { links, operator, picture, beside, has_inboxes } = *self;
+        let Self { links, operator, picture, beside, own_consumers, has_inboxes } = *self;
         let pipelines = picture.pipelines.iter().map(|(status, _)| Subject::pipeline(status, own(status)));
         let databases_away = away_of(picture.pipelines.iter().map(|(status, _)| status));
-        let consumers = beside.consumers.iter().map(|line| Subject::consumer(line, &databases_away));
+        let consumers = consumers(&beside.consumers, own_consumers, &databases_away);
         let mut subjects: Vec<_> = pipelines.chain(consumers).collect();
         sort(&mut subjects);
         let mut told = summary(&subjects, &beside.away);
@@ -156,16 +164,31 @@ fn line(subject: &Subject<'_>, picture: &Picture) -> Markup {
                 @if let Some(latest) = latest { span { (rate(*latest)) } }
             }
         }
-        Of::Consumer(consumer) => {
-            let applied = consumer.activity.as_ref().map(|activity| activity.applied);
-            html! {
-                a href=(to("/consumers")) { (cell(&consumer.consumer)) }
-                span { "consumer" }
-                @if !consumer.has_started { span { "has not started yet" } }
-                @if let Some(applied) = applied { span { (count(applied)) " applied in the last hour" } }
-                @else if consumer.has_started { span { "nothing applied in the last hour" } }
+        Of::Consumer(consumer) => html! {
+            a href=(to("/consumers")) { (cell(consumer.name)) }
+            span { "consumer" }
+            @if let Some(line) = consumer.line { (applied(line)) }
+            @for own in consumer.own {
+                @match &own.reads {
+                    Some(reads) => { span { "reads " (cell(reads)) } }
+                    None => { span { "has not started in this process" } }
+                }
             }
+        },
+    }
+}
+
+/// Renders what a consumer has applied, and when it last did.
+fn applied(line: &ConsumerLine) -> Markup {
+    let activity = line.activity.as_ref();
+    let last = activity.and_then(|activity| activity.last_applied_at);
+    html! {
+        @match activity.map_or(0, |activity| activity.applied) {
+            _ if !line.has_started => { span { "has not started yet" } }
+            0 => { span { "nothing applied in the last hour" } }
+            applied => { span { (count(applied)) " applied in the last hour" } }
         }
+        @if let Some(last) = last { span { "last " (since(last)) } }
     }
 }
 
@@ -241,6 +264,7 @@ mod tests {
             operator: &operator,
             picture: &picture,
             beside: &Beside::default(),
+            own_consumers: &OwnConsumers::new(),
             has_inboxes: false,
         };
         let text = |query: &str| {
