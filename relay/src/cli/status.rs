@@ -172,7 +172,11 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     let mut pauses = shown.paused.iter();
     let mut lines = Vec::new();
     // The problem of an unreachable database is an error of this command.
-    for wait in shown.waits().iter().filter(|wait| wait.symptom != Symptom::DatabaseAway) {
+    let mut waits = shown.waits();
+    waits.retain(|wait| wait.symptom != Symptom::DatabaseAway);
+    // The cause that an operator has to repair comes before its consequences.
+    waits.sort_by_key(|wait| !wait.needs_operator());
+    for wait in &waits {
         lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
         lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         let command = match wait.symptom {
@@ -184,7 +188,8 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     lines
 }
 
-/// Returns the most frequent error of messages.
+/// Returns the most frequent error of messages: an example with its numbers where only these
+/// differ.
 fn why(cause: &Cause) -> String {
     let least = if cause.is_at_least { "≥ " } else { "" };
     let others = match cause.others {
@@ -193,7 +198,10 @@ fn why(cause: &Cause) -> String {
         1 => format!(" ({least}{} of them, and 1 other error)", cause.count),
         others => format!(" ({least}{} of them, and {others} other errors)", cause.count),
     };
-    format!("why: {}{others}", cause.shown())
+    if cause.text == cause.example {
+        return format!("why: {}{others}", cause.shown());
+    }
+    format!("why, for example: {}{others}", cause.shown_example())
 }
 
 /// Returns the command that shows more about a reason, or its remedy.
@@ -298,6 +306,20 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
                  relay dead list --state held --pipeline shipping"
             ),
             "{text}"
+        );
+    }
+
+    /// Goal: the limit and the size that an operator needs are in the first command.
+    #[test]
+    fn errors_that_differ_in_their_numbers_are_told_by_one_of_them() {
+        let text = String::from("# bytes, at most #");
+        let example = String::from("2017 bytes, at most 1000");
+        let cause = Cause { text, example, is_cut: false, count: 700, is_at_least: false, others: 0 };
+        assert_eq!(why(&cause), "why, for example: 2017 bytes, at most 1000");
+        let several = Cause { others: 2, is_at_least: true, ..cause };
+        assert_eq!(
+            why(&several),
+            "why, for example: 2017 bytes, at most 1000 (≥ 700 of them, and 2 other errors)"
         );
     }
 

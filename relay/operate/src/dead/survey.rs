@@ -28,6 +28,8 @@ pub struct Total {
 pub struct CauseGroup {
     /// The [`signature`] of their errors; empty without an error.
     pub cause: String,
+    /// The beginning of one of these errors, with its numbers.
+    pub example: String,
     /// Their topic or queue.
     pub topic: String,
     /// Their number.
@@ -112,8 +114,7 @@ async fn of_outbox(
     filter: &Filter,
     state: ExceptionState,
 ) -> Result<Counted, OperateError> {
-    let mut desk = place.log.desk(&place.pipeline);
-    let found = desk.survey(state, &filter.of_outbox(None)).await?;
+    let found = place.desk().await.survey(state, &filter.of_outbox(None)).await?;
     let parts = found.groups.into_iter().map(|group| Part {
         topic: group.topic,
         error: group.error.unwrap_or_default(),
@@ -177,18 +178,24 @@ impl Counting<'_> {
     }
 
     fn group(&mut self, part: Part, is_sample: bool) {
-        let cause = signature(&part.error);
-        let group = self.groups.entry((cause.clone(), part.topic.clone())).or_insert_with(|| CauseGroup {
+        let Part { topic, error, count, first, last } = part;
+        let cause = signature(&error);
+        let group = self.groups.entry((cause.clone(), topic.clone())).or_insert_with(|| CauseGroup {
             cause,
-            topic: part.topic,
+            example: error.clone(),
+            topic,
             total: Total::default(),
-            first: part.first,
-            last: part.last,
+            first,
+            last,
         });
-        group.total.number += part.count;
+        group.total.number += count;
         group.total.is_at_least |= is_sample;
-        group.first = group.first.min(part.first);
-        group.last = group.last.max(part.last);
+        group.first = group.first.min(first);
+        group.last = group.last.max(last);
+        // The first of them, so that the answer does not change from call to call.
+        if error < group.example {
+            group.example = error;
+        }
     }
 
     fn done(self, away: Vec<OperateError>) -> Surveyed {
@@ -222,6 +229,7 @@ mod tests {
         assert_eq!(causes, [("row # is gone", 7), ("no route", 3)]);
         let gone = &found.causes[0];
         assert_eq!((gone.first.unix_timestamp(), gone.last.unix_timestamp()), (10, 30));
+        assert_eq!(gone.example, "row 1 is gone");
         assert_eq!(found.total, Total { number: 10, is_at_least: false });
     }
 

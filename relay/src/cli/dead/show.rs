@@ -33,6 +33,8 @@ struct Count<'a> {
     cause: Option<&'a str>,
     /// Errors that differ only in numbers and ids are one, with # in place of these.
     error: Option<String>,
+    /// One of these errors.
+    example: Option<&'a str>,
     messages: u64,
     /// Whether there are more.
     is_at_least: bool,
@@ -43,6 +45,17 @@ struct Same<'a> {
     messages: u64,
     /// Their error, if it is the same text.
     error: Option<&'a str>,
+    example: Option<&'a str>,
+}
+
+impl Count<'_> {
+    /// Returns the error for people: with the numbers of one message where only these differ.
+    fn shown(&self) -> Option<String> {
+        match (&self.error, self.example) {
+            (Some(error), Some(example)) if error != example => Some(format!("for example: {example}")),
+            (error, _) => error.clone(),
+        }
+    }
 }
 
 /// Prints the counts. `more` is set when not all messages were counted.
@@ -62,7 +75,8 @@ pub(super) fn counts(
             message.cause.as_deref(),
             message.error.as_deref().map(signature),
         );
-        let same = counts.entry(of).or_insert(Same { messages: 0, error: message.error.as_deref() });
+        let error = message.error.as_deref();
+        let same = counts.entry(of).or_insert(Same { messages: 0, error, example: error });
         same.messages += 1;
         same.error = same.error.filter(|error| message.error.as_deref() == Some(error));
     }
@@ -73,6 +87,7 @@ pub(super) fn counts(
         state,
         cause,
         error: same.error.map(str::to_owned).or(kind),
+        example: same.example,
         messages: same.messages,
         is_at_least: more,
     });
@@ -90,7 +105,7 @@ pub(super) fn counts(
                 count.state.to_owned(),
                 or_dash(count.cause),
                 format!("{}{}", if count.is_at_least { "≥ " } else { "" }, count.messages),
-                or_dash(count.error.as_ref()),
+                or_dash(count.shown()),
             ]
         });
         Table::new(["source", "of", "topic", "state", "cause", "messages", "error"], rows)

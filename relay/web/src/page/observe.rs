@@ -24,6 +24,9 @@ const FRESH_FOR: Duration = Duration::from_millis(1_500);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of the queries while a reader follows.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
+/// The pauses before followers of a decision see again what became of it.
+const AFTER_DECISION: [Duration; 3] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3)];
 /// After this number of queries, ages are shown again even if nothing has changed.
 const QUIET_LOOKS: u32 = 5;
 /// Interval of the queries for the size and the age of outboxes.
@@ -151,6 +154,15 @@ impl Observer {
     /// Returns a receiver of changes. Queries run more often while it exists.
     pub(crate) fn follow(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Tells followers several times within the next seconds that something has changed: messages
+    /// that were requeued and died again at once are as many as before. Cancel-safe.
+    pub(crate) async fn tell_after_decision(&self) {
+        for pause in AFTER_DECISION {
+            tokio::time::sleep(pause).await;
+            self.changes.send_modify(|changes| *changes += 1);
+        }
     }
 
     /// Records that a user reads the page: consumers, keys and sagas are queried for a while.
@@ -404,6 +416,25 @@ mod tests {
         assert!(!wanted().await);
         assert_eq!(look(PipelineState::Leading), None);
         assert!(wanted().await);
+    }
+
+    /// Goal: an operator sees within seconds that requeued messages have died again, although their
+    /// number is the same. Oracle: the changes that a follower gets without any other one.
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_decision_is_told_within_seconds() {
+        let observer = Observer::new(Vec::new(), Vec::new());
+        let mut follower = observer.follow();
+        let begun = Instant::now();
+        let told = async {
+            let mut times = Vec::new();
+            while times.len() < AFTER_DECISION.len() {
+                follower.changed().await.unwrap();
+                times.push(begun.elapsed().as_secs());
+            }
+            times
+        };
+        let ((), times) = tokio::join!(observer.tell_after_decision(), told);
+        assert_eq!(times, [1, 3, 6]);
     }
 
     #[tokio::test(start_paused = true)]

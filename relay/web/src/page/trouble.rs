@@ -109,6 +109,7 @@ impl<'a> Subject<'a> {
             symptom: worst.map_or(Symptom::NoLeader, |wait| wait.symptom),
             minutes: Reverse(worst.and_then(|wait| wait.lasts).map_or(0, |lasts| lasts.as_secs() / 60)),
             count: Reverse(worst.and_then(|wait| wait.count).map_or(0, |count| count.number)),
+            is_consumer: matches!(self.of, Of::Consumer(_)),
             name: self.name(),
         }
     }
@@ -139,12 +140,13 @@ struct Rank<'a> {
     symptom: Symptom,
     minutes: Reverse<u64>,
     count: Reverse<u64>,
+    is_consumer: bool,
     name: &'a str,
 }
 
 /// Sorts subjects: those that need an operator before those that pass, then by symptom, then the
-/// longest first in whole minutes, then the one with the most messages, then by name. Those that
-/// are fine are last.
+/// longest first in whole minutes, then the one with the most messages, then pipelines before
+/// consumers, then by name. Those that are fine are last.
 pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
@@ -200,7 +202,9 @@ pub(crate) fn told(wait: &Wait) -> Told {
         };
     };
     let (state, why) = match wait.symptom {
-        Symptom::Held => ("held", "by an earlier message with the same key, or because a topic is stopped or paused"),
+        Symptom::Held => {
+            ("held", "by an earlier message with the same key, or because a topic is stopped or paused")
+        }
         Symptom::ConsumerHeld => ("held", "they follow the dead letters of their keys automatically"),
         Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
         _ => ("dead", "requeue or discard them"),
@@ -450,6 +454,9 @@ mod tests {
         let mut subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
         subjects.push(Subject::consumer(&consumer, &[], &places));
         assert!(subjects[2].is_grave(), "nothing is known of it");
+        sort(&mut subjects);
+        let names: Vec<&str> = subjects.iter().map(Subject::name).collect();
+        assert_eq!(names, ["invoices", "orders", "billing"], "its card only follows from theirs");
         assert_eq!(
             summary(&subjects, &[]),
             "2 of 2 pipelines and 1 of 1 consumer need you. The database db:5432/shop does not answer."

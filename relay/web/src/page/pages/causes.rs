@@ -5,7 +5,7 @@ use operate::dead::{CauseGroup, Surveyed, Total};
 
 use super::super::address::with_query;
 use super::super::fields::Fields;
-use super::super::layout::{cell, count, folded, maybe, since};
+use super::super::layout::{cell, count, folded, maybe, since, whole};
 use super::super::list::{Column, Kind, column, list};
 use super::dead::kept;
 
@@ -75,21 +75,30 @@ fn only(group: &CauseGroup, example: &str) -> Markup {
 }
 
 fn row(query: &Fields, state: &str, group: &CauseGroup) -> Vec<Markup> {
-    let cause = Some(group.cause.as_str()).filter(|cause| !cause.is_empty());
+    let has_error = !group.cause.is_empty();
     let kept: Vec<_> =
         kept(query).into_iter().filter(|(name, _)| !matches!(*name, "topic" | "error_like")).collect();
     let mut pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let state = if state == "dead" { "" } else { state };
     pairs.extend([("topic", group.topic.as_str()), ("error_like", group.cause.as_str()), ("state", state)]);
     vec![
-        maybe(cause),
+        error(group),
         cell(&group.topic),
         html! { (total_text(group.total)) },
         since(group.first),
         since(group.last),
         // No filter leaves only messages without an error.
-        html! { @if cause.is_some() { a href=(with_query("/dead", &pairs)) { "Show" } } },
+        html! { @if has_error { a href=(with_query("/dead", &pairs)) { "Show" } } },
     ]
+}
+
+/// Renders the error of a cause: one with its numbers, in which the others differ.
+fn error(group: &CauseGroup) -> Markup {
+    match (group.cause.as_str(), group.example.as_str()) {
+        ("", _) => maybe(None),
+        (cause, example) if cause == example => whole(cause),
+        (_, example) => whole(&format!("for example: {example}")),
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +111,7 @@ mod tests {
     fn group(cause: &str, number: u64) -> CauseGroup {
         CauseGroup {
             cause: cause.to_owned(),
+            example: cause.replace('#', "17"),
             topic: String::from("orders"),
             total: Total { number, is_at_least: false },
             first: OffsetDateTime::UNIX_EPOCH,
@@ -117,6 +127,10 @@ mod tests {
         let text = super::causes(&Fields::default(), "dead", &found, None).into_string();
         assert!(text.contains("2,009 messages, 2 causes"), "{text}");
         assert!(text.contains("href=\"/dead?topic=orders&amp;error_like=larger+than+%23+takes\""), "{text}");
+        assert!(
+            text.contains(">for example: larger than 17 takes<") && text.contains(">no route<"),
+            "{text}"
+        );
     }
 
     /// Goal: the remedy at the end of the only error is read. Oracle: the page has it whole, and

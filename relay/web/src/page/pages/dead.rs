@@ -330,7 +330,7 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         },
         // Attempts for which others are at fault do not count.
         html! { @if message.attempts == 0 { (maybe(None)) } @else { (count(message.attempts.into())) } },
-        html! { (since(message.since)) @if is_again(message) { span class="faint" { " last " (since(message.changed_at)) } } },
+        html! { (since(message.since)) @if is_again(message) { span class="faint age" { " last " (since(message.changed_at)) } } },
         cell(message.owner()),
         cell(scope_of(message)),
         html! {

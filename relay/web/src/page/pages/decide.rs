@@ -174,7 +174,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     running.state.send_modify(|bulk| bulk.signed = Some(signed.clone()));
     let mut state = running.state.subscribe();
     let address = result(id, form, &names);
-    let surveys = Arc::clone(app);
+    let told = Arc::clone(app);
     let of_work = Arc::clone(&running);
     let work = tokio::spawn(async move { Box::pin(run(&of_work, jobs, &signed, &change, id)).await });
     tokio::spawn(async move {
@@ -182,7 +182,8 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
             let why = String::from("it ended unexpectedly: the relay's log has the reason");
             running.state.send_modify(|bulk| bulk.end(Err(why)));
         }
-        surveys.surveys.forget();
+        told.surveys.forget();
+        told.observer.tell_after_decision().await;
     });
     // Only a decision that takes longer shows its progress.
     drop(tokio::time::timeout(PATIENCE, state.wait_for(|bulk| bulk.ended.is_some())).await);

@@ -74,7 +74,7 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
     vec![
         html! {
             (cell(&line.topic))
-            @if let Some(pause) = &line.paused { p class="faint" { (whole(&pause.told())) } }
+            @if let Some(pause) = &line.paused { p class="faint paused-by" { (whole(&pause.told())) } }
         },
         cell(&line.pipeline),
         html! { @if line.unread_is_at_least { "≥ " } (number(line.unread)) },
