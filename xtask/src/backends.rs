@@ -62,9 +62,7 @@ struct Tool {
 /// The extent of a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// The server that the examples with other drivers use.
-    Database,
-    /// The servers that the clients in other languages use.
+    /// The servers that the clients in other languages and the examples with other drivers use.
     Clients,
     /// The servers that the gate tests against.
     Services,
@@ -75,7 +73,6 @@ pub(crate) enum Extent {
 impl Extent {
     fn services(self) -> &'static [Name] {
         match self {
-            Self::Database => &[Name::Postgres],
             Self::Clients => &[Name::Postgres, Name::Rabbitmq],
             Self::Services => &[Name::Postgres, Name::Kafka, Name::Rabbitmq, Name::Sqs],
             Self::Everything => &Name::ALL,
@@ -84,7 +81,7 @@ impl Extent {
 
     fn tools(self) -> &'static [ToolKind] {
         match self {
-            Self::Database | Self::Clients | Self::Services => &[],
+            Self::Clients | Self::Services => &[],
             Self::Everything => &TOOLS,
         }
     }

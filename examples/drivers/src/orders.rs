@@ -1,5 +1,7 @@
 //! The business of the examples: orders that are placed, and billed.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use statements::message::{ContentType, Event, InvalidText, Message, MessageId};
 
@@ -40,4 +42,11 @@ impl OrderPlaced {
         message.key = Some(self.customer.parse()?);
         Ok(message)
     }
+}
+
+/// Returns how long to wait after this many failures: a second, then twice as long each time, up to
+/// about a minute.
+#[must_use]
+pub fn pause(attempts: u32) -> Duration {
+    Duration::from_secs(1 << attempts.saturating_sub(1).min(6))
 }

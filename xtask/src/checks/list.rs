@@ -182,7 +182,7 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "drivers",
         place: Place::Night,
-        why: "Diesel, diesel-async, SeaORM and tokio-postgres on PostgreSQL: four drivers to build",
+        why: "Diesel, diesel-async, SeaORM and tokio-postgres, with RabbitMQ: four drivers to build",
         needs: Needs::Services,
         run: |_| drivers(),
     },
@@ -375,11 +375,11 @@ const PROMTOOL: &str = "promtool_";
 /// The lints of an example outside the workspace.
 const LINTS: [&str; 5] = ["clippy", "--all-targets", "--", "-D", "warnings"];
 
-/// Runs the examples with other drivers. PostgreSQL is never optional.
+/// Runs the examples with other drivers. Their services are never optional.
 fn drivers() -> Result<Outcome, String> {
     step("lints of the drivers", &mut outside::cargo(outside::DRIVERS, LINTS)?)?;
-    let backends = Backends::up(Backing::Database)?;
-    backends.require(&Require::These(vec![Name::Postgres]))?;
+    let backends = Backends::up(Backing::Clients)?;
+    backends.require(&Require::These(vec![Name::Postgres, Name::Rabbitmq]))?;
     suites::outside(outside::DRIVERS, &backends)
 }
 

@@ -1,11 +1,11 @@
-//! The promises of every driver's file, on real PostgreSQL: `OUTBOX_POSTGRES_URL` names the server.
-//! Each run makes a database of its own.
+//! The promises of every driver's file, on real PostgreSQL and RabbitMQ: `OUTBOX_POSTGRES_URL` and
+//! `OUTBOX_RABBITMQ_URL` name the servers. Each run makes a database of its own.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `cases` | the cases, which run on every driver |
 //! | `vectors` | the rules that clients repeat, from `examples/clients/vectors.json` |
-//! | `page` | the programs that docs/drivers.md shows |
+//! | `page`, `receiving` | the programs that docs/drivers.md shows |
 //! | `driver` | what a case asks of a driver |
 //! | `diesel`, `diesel_async`, `sea_orm`, `tokio_postgres` | its answers |
 //! | `database` | the database of a run, and what is stored in it |
@@ -16,6 +16,7 @@ mod diesel;
 mod diesel_async;
 mod driver;
 mod page;
+mod receiving;
 mod sea_orm;
 mod tokio_postgres;
 mod vectors;
@@ -39,5 +40,6 @@ fn trials() -> Vec<Trial> {
     trials.extend(cases::trials::<sea_orm::SeaOrm>());
     trials.extend(cases::trials::<tokio_postgres::TokioPostgres>());
     trials.extend(page::trials());
+    trials.extend(receiving::trials());
     trials
 }

@@ -6,7 +6,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::database::{invoices, messages, order, orders, url};
 
-const PROGRAMS: [Program; 4] = [
+pub(crate) const PROGRAMS: [Program; 4] = [
     Program { name: "orders_diesel", file: env!("CARGO_BIN_EXE_orders_diesel") },
     Program { name: "orders_diesel_async", file: env!("CARGO_BIN_EXE_orders_diesel_async") },
     Program { name: "orders_sea_orm", file: env!("CARGO_BIN_EXE_orders_sea_orm") },
@@ -14,9 +14,9 @@ const PROGRAMS: [Program; 4] = [
 ];
 
 #[derive(Clone, Copy)]
-struct Program {
-    name: &'static str,
-    file: &'static str,
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) file: &'static str,
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
