@@ -12,6 +12,7 @@
 //! | [`quick_start`] | the program of docs/quick-start.md, everything in one service; the document, line by line |
 //! | [`document`] | a document whose commands are run as written |
 //! | [`orders_api`] | a web service whose requests are repeated |
+//! | [`webhook_receiver`] | a web service that a relay posts to, killed before it answers |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
 #![deny(dead_code, reason = "a case that no list names would never run")]
@@ -27,9 +28,13 @@ mod producing;
 mod program;
 mod provider;
 mod quick_start;
+mod webhook_receiver;
 
 tests::cases! {
-    night modules { billing, checkout, orders_api, payments, producing, quick_start }
+    night modules {
+        billing, checkout, orders_api, payments, producing, quick_start,
+        webhook_receiver
+    }
 }
 
 fn main() -> std::process::ExitCode {

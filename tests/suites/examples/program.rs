@@ -75,7 +75,17 @@ impl Running {
 
     /// Starts a web service on its own port. It is listening on return.
     pub(crate) async fn serve(stage: &Stage, name: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
-        let mut running = Self::start(stage, name, &[settings, &[("LISTEN", "127.0.0.1:0")]].concat())?;
+        Self::serve_at(stage, name, "127.0.0.1:0", settings).await
+    }
+
+    /// Does the same on this address.
+    pub(crate) async fn serve_at(
+        stage: &Stage,
+        name: &str,
+        address: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Failure> {
+        let mut running = Self::start(stage, name, &[settings, &[("LISTEN", address)]].concat())?;
         let mut line = String::new();
         let mut stdout = BufReader::new(running.child.stdout.as_mut().ok_or("no standard output")?);
         tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await??;
