@@ -7,6 +7,7 @@
 //! | `billing_kafka`, `billing_rabbitmq`, `billing_sqs` | a consumer that bills every order once, on each broker |
 //! | `invoicing` | a consumer with state that enqueues in the transaction of its effect |
 //! | `orders_api` | a web service whose clients may repeat requests: idempotency keys in axum, PostgreSQL |
+//! | `orders_grpc`, with `proto/orders.proto` | the same in gRPC with tonic: [`grpc::once`], PostgreSQL |
 //! | `webhook_receiver` | a web service that a relay posts orders to: an inbox behind a webhook, PostgreSQL |
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
 //! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them in Python |
@@ -21,6 +22,7 @@ pub mod broken;
 pub mod checkout;
 pub mod consuming;
 pub mod database;
+pub mod grpc;
 pub mod health;
 pub mod order;
 mod pages;

@@ -12,6 +12,7 @@
 //! | [`quick_start`] | the program of docs/quick-start.md, everything in one service; the document, line by line |
 //! | [`document`] | a document whose commands are run as written |
 //! | [`orders_api`] | a web service whose requests are repeated |
+//! | [`orders_grpc`] | a gRPC service whose calls are repeated |
 //! | [`webhook_receiver`] | a web service that a relay posts to, killed before it answers |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
@@ -22,6 +23,7 @@ mod checkout;
 mod client;
 mod document;
 mod orders_api;
+mod orders_grpc;
 mod payments;
 mod placed;
 mod producing;
@@ -32,7 +34,7 @@ mod webhook_receiver;
 
 tests::cases! {
     night modules {
-        billing, checkout, orders_api, payments, producing, quick_start,
+        billing, checkout, orders_api, orders_grpc, payments, producing, quick_start,
         webhook_receiver
     }
 }
