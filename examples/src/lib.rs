@@ -9,6 +9,7 @@
 //! | `orders_api` | a web service whose clients may repeat requests: idempotency keys in axum, PostgreSQL |
 //! | `orders_grpc`, with `proto/orders.proto` | the same in gRPC with tonic: [`grpc::once`], PostgreSQL |
 //! | `webhook_receiver` | a web service that a relay posts orders to: an inbox behind a webhook, PostgreSQL |
+//! | `accounts`, with [`accounts`] | event sourcing with cqrs-es: each event and its message in one transaction, PostgreSQL |
 //! | `payments_rabbitmq` | a consumer that charges every order once at a payment provider, PostgreSQL |
 //! | `checkout`, with `bank` and `shipping/shipping.py` | a saga over three services on RabbitMQ, one of them in Python |
 //! | `embedded_relay` | producer, relay and consumer in one process, SQLite |
@@ -17,6 +18,7 @@
 //! | `wallet` (module) | a service with tests that use the crate `testkit`: `tests/wallet.rs` |
 //! | `plain-sql/place_order.sql`, `plain-sql/bill_order.sql` | a producer and a consumer in plain SQL |
 
+pub mod accounts;
 pub mod billing;
 pub mod broken;
 pub mod checkout;

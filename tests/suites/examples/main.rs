@@ -12,12 +12,14 @@
 //! | [`quick_start`] | the program of docs/quick-start.md, everything in one service; the document, line by line |
 //! | [`document`] | a document whose commands are run as written |
 //! | [`orders_api`] | a web service whose requests are repeated |
+//! | [`accounts`] | events of aggregates that leave as messages, with cqrs-es |
 //! | [`orders_grpc`] | a gRPC service whose calls are repeated |
 //! | [`webhook_receiver`] | a web service that a relay posts to, killed before it answers |
 //! | [`checkout`] | a saga over three services, one of them in Python, killed at every point |
 
 #![deny(dead_code, reason = "a case that no list names would never run")]
 
+mod accounts;
 mod billing;
 mod checkout;
 mod client;
@@ -34,7 +36,7 @@ mod webhook_receiver;
 
 tests::cases! {
     night modules {
-        billing, checkout, orders_api, orders_grpc, payments, producing, quick_start,
+        accounts, billing, checkout, orders_api, orders_grpc, payments, producing, quick_start,
         webhook_receiver
     }
 }
