@@ -9,8 +9,6 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use maud::{DOCTYPE, Markup, html};
-use operate::sessions::check_begin;
-use time::OffsetDateTime;
 
 use super::address::with_query;
 use super::again::Again;
@@ -41,7 +39,7 @@ impl App {
     /// Returns the page's own login. Behind that of an application, no route leads here.
     fn login(&self) -> Result<&OwnLogin, Problem> {
         match &self.access {
-            Access::Own(login) => Ok(login),
+            Access::Own(login) => Ok(login.as_ref()),
             Access::Application(_) => Err(Problem::new(StatusCode::NOT_FOUND, "page not found")),
         }
     }
@@ -95,7 +93,7 @@ pub(crate) async fn enter(
     let failed = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session");
     let session = Session::begin(operator.name(), SystemTime::now()).ok_or_else(failed)?;
     let cookie = login.users.cookie(&session).ok_or_else(failed)?;
-    check_begin(login.sessions.end_of(&session).await.as_ref(), OffsetDateTime::now_utc())?;
+    login.sessions.check_begin(&session).await?;
     login.sessions.note_begin(&session, &operator);
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
     let answer = match kept {
@@ -239,13 +237,13 @@ mod tests {
             role: operate::Role::Operator,
             credential: PageCredential::Password(Secret::Text(format!("password-of-{name}").into())),
         };
-        let access = Access::Own(OwnLogin {
+        let access = Access::Own(Box::new(OwnLogin {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[user("ann"), user("bob")]).unwrap(),
             cookie: Cookie::new(false, 9465),
             proxy: None,
             sessions: Sessions::new(Vec::new()),
-        });
+        }));
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let page = app::routes(Arc::new(app));
         let typed = "form_user=ann&decision=01a21987-9bca-7af8-8184-ba681445d351&payload=%7B%22n%22%3A1%7D&reason=why%3C";

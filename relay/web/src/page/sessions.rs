@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use operate::sessions::{self, Book, Ended, Follower, Unread, Which};
-use operate::{Operator, PipelineConfig, Places};
+use operate::{OperateError, Operator, PipelineConfig, Places};
 use outbox_log::RelayName;
 use time::OffsetDateTime;
 use tokio::time::Instant;
@@ -55,6 +55,18 @@ impl Sessions {
         known.book.end_of(&session.id, &session.user, session.began_at).cloned()
     }
 
+    /// Refuses a session that would end at once, because sessions of its user were ended a moment
+    /// ago. Asks the databases, whatever was known before.
+    ///
+    /// # Errors
+    /// [`OperateError`] with how long to wait.
+    pub(crate) async fn check_begin(&self, session: &Session) -> Result<(), OperateError> {
+        self.look(true).await;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = known.book.end_of(&session.id, &session.user, session.began_at);
+        sessions::check_begin(ended, OffsetDateTime::now_utc())
+    }
+
     /// Records the beginning of a session in the background: nobody waits for a database to log in.
     pub(crate) fn note_begin(&self, session: &Session, operator: &Operator) {
         let (places, session, operator) = (self.places(), session.clone(), operator.clone());
@@ -74,8 +86,13 @@ impl Sessions {
         let which = Which::Session(session.id.clone());
         let (actor, reason) = (operator.name().to_owned(), String::from("logged out"));
         let ended = Ended { at: OffsetDateTime::now_utc(), actor, reason };
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).book.end(which.clone(), ended.clone());
-        self.looking.lock().await.follower.book_mut().end(which, ended);
+        let end_here = |book: &mut Book| book.end(which.clone(), ended.clone());
+        end_here(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner).book);
+        // A look that runs now publishes what it knew before.
+        let mut looking = self.looking.lock().await;
+        end_here(looking.follower.book_mut());
+        end_here(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner).book);
+        drop(looking);
         let (places, session, operator) = (self.places(), session.clone(), operator.clone());
         let noting = tokio::spawn(async move {
             if let Err(error) = sessions::note_logout(&places, &session.id, &operator).await {
@@ -99,12 +116,15 @@ impl Sessions {
 
     /// Reads what is new, if it is time.
     async fn follow(&self) {
-        if !self.is_due() {
-            return;
+        if self.is_due() {
+            self.look(false).await;
         }
+    }
+
+    /// Reads what is new, unless another request has done so meanwhile and that is enough.
+    async fn look(&self, is_forced: bool) {
         let mut looking = self.looking.lock().await;
-        // Another request may have looked meanwhile.
-        if !self.is_due() {
+        if !is_forced && !self.is_due() {
             return;
         }
         let now = Instant::now();
