@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 /// Log filter: our own crates in full, and client libraries as verbosely as they allow.
 pub(crate) const DIRECTIVES: &str = "info,relay=trace,outbox=trace,inbox=trace,idempotency=trace,brokers=trace,migrations=trace,\
-     message=trace,sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug";
+     message=trace,sqlx=trace,lapin=debug,librdkafka=trace,rdkafka=trace,aws_sdk_sqs=debug,aws_config=debug,hyper=trace,hyper_util=trace,rustls=debug";
 
 /// Starts to capture the log of this process.
 pub(crate) fn start() {
