@@ -53,7 +53,7 @@ pub mod http;
 pub mod kafka;
 #[cfg(feature = "memory")]
 pub mod memory;
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 pub mod oauth;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;

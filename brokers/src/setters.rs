@@ -96,7 +96,7 @@ mod http {
     }
 }
 
-#[cfg(feature = "kafka")]
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 mod oauth {
     use std::path::PathBuf;
 
@@ -191,6 +191,7 @@ mod rabbitmq {
     use secrecy::SecretString;
 
     use crate::Tls;
+    use crate::oauth::OAuth;
     use crate::rabbitmq::{Auth, Config, Unroutable};
 
     impl Config {
@@ -198,6 +199,7 @@ mod rabbitmq {
             username: Option<String>,
             password: Option<SecretString>,
             password_file: Option<PathBuf>,
+            oauth: Option<OAuth>,
             auth: Auth,
             tls: Option<Tls>,
             management_url: Option<String>,

@@ -15,7 +15,7 @@ use serde::Deserialize;
 #[cfg(feature = "kafka-aws")]
 use super::msk::{Signer, region_of};
 use super::properties;
-use crate::oauth::{OAuth, TokenError, TokenProvider};
+use crate::oauth::{OAuth, TokenError, TokenSource};
 use crate::plaintext;
 use crate::secret::Secret;
 use crate::settings::InvalidSetting;
@@ -163,13 +163,6 @@ pub struct Aws {
     /// The profile in the files of AWS. Default that of the default chain: environment, profile,
     /// web identity, container or instance role.
     pub profile: Option<String>,
-}
-
-/// A source of tokens.
-pub(super) struct TokenSource {
-    pub(super) provider: Arc<dyn TokenProvider>,
-    /// Maximum time for getting a token.
-    pub(super) limit: Duration,
 }
 
 /// How a batch is compressed.
@@ -398,10 +391,10 @@ impl Config {
         if sasl.mechanism == Mechanism::AwsMskIam {
             let profile = sasl.aws.as_ref().and_then(|aws| aws.profile.clone());
             let provider = Arc::new(Signer { region: self.region()?, profile });
-            return Ok(Some(TokenSource { provider, limit: Signer::TIMEOUT }));
+            return Ok(Some(TokenSource { provider, limit: Signer::TIMEOUT, prefix: Sasl::OAUTH }));
         }
         let Some(oauth) = sasl.of_tokens() else { return Ok(None) };
-        Ok(Some(TokenSource { provider: oauth.tokens(Sasl::OAUTH)?, limit: oauth.timeout() }))
+        Ok(Some(oauth.tokens(Sasl::OAUTH)?))
     }
 
     /// Returns the region of a cluster of Amazon MSK.

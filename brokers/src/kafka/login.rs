@@ -13,25 +13,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use message::{FaultScope, PublishError, SubscriptionError};
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use secrecy::ExposeSecret as _;
 use tokio::runtime::Handle;
 
-use super::config::{Config, TokenSource};
-use crate::inspect::InspectError;
-use crate::oauth::{Token, TokenError, TokenProvider};
+use super::config::Config;
+use crate::oauth::{MARGIN, Renewal, Token, TokenError, TokenSource};
 
-/// Time by which a token may expire earlier than it seems: issuers count whole seconds, and their
-/// answer takes time. Tokens of seconds would otherwise be replaced too late: a client that
-/// authenticates again with the previous one does so once more soon after, and Kafka refuses a
-/// second time within a second.
-const MARGIN: Duration = Duration::from_secs(2);
-/// Minimum time between two requests for a token.
-const AGAIN_MIN: Duration = Duration::from_secs(1);
-/// Maximum time between a failed request and the next one.
-const AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Time for a runtime to begin and to deliver a request, beside the request's own limit.
 const RUNTIME_MAX: Duration = Duration::from_secs(5);
 
@@ -52,44 +41,17 @@ struct Tokens {
 /// How a token is asked for.
 #[derive(Debug, Clone)]
 struct Asking {
-    provider: Arc<dyn TokenProvider>,
-    limit: Duration,
+    source: TokenSource,
     runtime: Handle,
-}
-
-/// When to ask for the next token. Pure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Renewal {
-    due_at: Instant,
-}
-
-impl Renewal {
-    /// After four fifths of the lifetime that is left, but for a margin.
-    fn of(left: Duration, now: Instant) -> Self {
-        Self { due_at: now + (left.saturating_sub(MARGIN) * 4 / 5).max(AGAIN_MIN) }
-    }
-
-    /// After a failed request: soon if the token expires soon.
-    fn after_failure(left: Duration, now: Instant) -> Self {
-        Self { due_at: now + (left / 5).clamp(AGAIN_MIN, AGAIN_MAX) }
-    }
 }
 
 impl Asking {
     /// Sends a request. The receiver gets one answer.
     fn ask(&self) -> Receiver<Result<Token, TokenError>> {
         let (answer, asked) = channel();
-        let Self { provider, limit, .. } = self.clone();
-        self.runtime.spawn(async move {
-            let token = tokio::time::timeout(limit, provider.token()).await.unwrap_or_else(|_| {
-                Err(TokenError::unavailable(format!(
-                    "no token arrived within {} ms; check its source, or raise kafka.sasl.oauth.timeout_ms",
-                    limit.as_millis()
-                )))
-            });
-            // An error means that the client has ended.
-            let _ = answer.send(token);
-        });
+        let source = self.source.clone();
+        // An error means that the client has ended.
+        self.runtime.spawn(async move { answer.send(source.token().await).is_ok() });
         asked
     }
 }
@@ -114,13 +76,14 @@ impl Login {
     /// # Errors
     /// [`TokenError`] without a token.
     pub(super) fn of(config: &Config, runtime: Option<Handle>) -> Result<Self, TokenError> {
-        let Some(TokenSource { provider, limit }) = config.tokens()? else { return Ok(Self::default()) };
+        let Some(source) = config.tokens()? else { return Ok(Self::default()) };
         let runtime = runtime.or_else(|| Handle::try_current().ok()).ok_or_else(|| {
             TokenError::refused(
                 "kafka.sasl: a login with tokens needs a Tokio runtime; call this within one (spawn_blocking)",
             )
         })?;
-        let asking = Asking { provider, limit, runtime };
+        let limit = source.limit;
+        let asking = Asking { source, runtime };
         let token = match asking.ask().recv_timeout(limit + RUNTIME_MAX) {
             Ok(token) => token?,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -217,27 +180,6 @@ impl Tokens {
             }
         }
         Ok(())
-    }
-}
-
-impl From<TokenError> for PublishError {
-    fn from(error: TokenError) -> Self {
-        Self::new(error.fault(), FaultScope::Session, error.to_string()).with_source(error)
-    }
-}
-
-impl From<TokenError> for SubscriptionError {
-    fn from(error: TokenError) -> Self {
-        match error.fault() {
-            message::Fault::Broker => Self::lost(error.to_string()).with_source(error),
-            _ => Self::operator(error.to_string()).with_source(error),
-        }
-    }
-}
-
-impl From<TokenError> for InspectError {
-    fn from(error: TokenError) -> Self {
-        Self { fault: error.fault(), reason: error.to_string() }
     }
 }
 

@@ -80,7 +80,10 @@ impl Answer<'_> {
             ));
         };
         let claims = Claims::of(value.expose_secret()).unwrap_or_default();
-        // `expires_in` counts from now on, so it is right even where the clocks differ.
+        // `expires_in` counts from now on, so it is right even where the clocks differ. No token
+        // lives longer than from its issue to its expiry, whatever the answer and the issuer's
+        // clock say.
+        let longest = claims.lifetime().unwrap_or(LIFETIME_MAX).min(LIFETIME_MAX);
         let expires_at = match &granted.expires_in {
             Some(seconds) => now + lifetime(seconds)?,
             None => claims.expires_at().ok_or_else(|| {
@@ -90,7 +93,7 @@ impl Answer<'_> {
                 )
             })?,
         };
-        let token = Token::new(value, expires_at.min(now + LIFETIME_MAX))?;
+        let token = Token::new(value, expires_at.min(now + longest))?;
         Ok(token.owner(claims.sub.as_deref().unwrap_or(self.client_id)))
     }
 
@@ -150,6 +153,8 @@ mod tests {
     fn a_token_lives_as_long_as_the_answer_says() {
         // {"exp":1000000000,"sub":"me"}: this machine's clock may be ahead.
         let jwt = "e30.eyJleHAiOjEwMDAwMDAwMDAsInN1YiI6Im1lIn0.c2ln";
+        // The issuer's clock is years ahead: {"iat":4102444800,"exp":4102444890}
+        let ahead = "e30.eyJpYXQiOjQxMDI0NDQ4MDAsImV4cCI6NDEwMjQ0NDg5MH0.c2ln";
         for (body, seconds, owner) in [
             (
                 r#"{"access_token": "t", "token_type": "bearer", "expires_in": 3600}"#.to_owned(),
@@ -160,6 +165,10 @@ mod tests {
             (r#"{"access_token": "t", "expires_in": 1e300}"#.to_owned(), 86_400, "relay"),
             (r#"{"access_token": "t", "expires_in": 99999999999999999}"#.to_owned(), 86_400, "relay"),
             (format!(r#"{{"access_token": "{jwt}", "expires_in": 600}}"#), 600, "me"),
+            (format!(r#"{{"access_token": "{ahead}"}}"#), 90, "relay"),
+            // A lie: the token lives for 90 seconds.
+            (format!(r#"{{"access_token": "{ahead}", "expires_in": 3600}}"#), 90, "relay"),
+            (format!(r#"{{"access_token": "{ahead}", "expires_in": 70}}"#), 70, "relay"),
         ] {
             let token = answer(200, &body).unwrap();
             let left = token.left(SystemTime::now()).as_secs_f64();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-#[cfg(feature = "kafka-tls")]
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
 use std::time::Duration;
 
 use message::loopback::is_loopback;
@@ -10,10 +10,12 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use url::Url;
 
-#[cfg(feature = "kafka-tls")]
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
 use super::endpoint::Endpoint;
-#[cfg(feature = "kafka-tls")]
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
 use super::file::TokenFile;
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+use super::renewal::TokenSource;
 use super::source::{Client, Source};
 use super::token::TokenProvider;
 use crate::secret::Secret;
@@ -104,7 +106,7 @@ impl OAuth {
     }
 
     /// Returns the maximum time for getting a token.
-    #[cfg(feature = "kafka-tls")]
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)
     }
@@ -144,7 +146,7 @@ impl OAuth {
     }
 
     /// Checks settings and files.
-    #[cfg(feature = "kafka-tls")]
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) fn check(&self, prefix: &str) -> Result<(), InvalidSetting> {
         let checked = match self.source(prefix)? {
             Source::Endpoint(client) => self.endpoint(client, prefix).check(),
@@ -154,17 +156,18 @@ impl OAuth {
         checked.map_err(|error| error.into_setting(prefix))
     }
 
-    /// Returns the source as a provider. Reads no file.
-    #[cfg(feature = "kafka-tls")]
-    pub(crate) fn tokens(&self, prefix: &str) -> Result<Arc<dyn TokenProvider>, InvalidSetting> {
-        Ok(match self.source(prefix)? {
+    /// Returns the source of the tokens. Reads no file.
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+    pub(crate) fn tokens(&self, prefix: &'static str) -> Result<TokenSource, InvalidSetting> {
+        let provider: Arc<dyn TokenProvider> = match self.source(prefix)? {
             Source::Endpoint(client) => Arc::new(self.endpoint(client, prefix)),
             Source::File(path) => Arc::new(token_file(path, prefix)),
             Source::Provider(provider) => provider,
-        })
+        };
+        Ok(TokenSource { provider, limit: self.timeout(), prefix })
     }
 
-    #[cfg(feature = "kafka-tls")]
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     fn endpoint(&self, client: Client, prefix: &str) -> Endpoint {
         Endpoint { client, prefix: prefix.to_owned(), timeout: self.timeout() }
     }
@@ -208,7 +211,7 @@ impl OAuth {
     }
 }
 
-#[cfg(feature = "kafka-tls")]
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
 fn token_file(path: PathBuf, prefix: &str) -> TokenFile {
     TokenFile { path, setting: format!("{prefix}.token_file") }
 }

@@ -9,16 +9,18 @@ use serde::Deserialize;
 
 /// The claims that a login needs.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Claims {
+pub(crate) struct Claims {
     /// Expiry, in seconds since 1970.
     exp: Option<f64>,
+    /// When it was issued, by the same clock.
+    iat: Option<f64>,
     /// The owner.
     pub(super) sub: Option<String>,
 }
 
 impl Claims {
     /// Returns the claims of a token, or `None` if it is not a JSON Web Token.
-    pub(super) fn of(token: &str) -> Option<Self> {
+    pub(crate) fn of(token: &str) -> Option<Self> {
         let mut parts = token.split('.');
         let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
         if parts.next().is_some() {
@@ -29,9 +31,16 @@ impl Claims {
     }
 
     /// Returns when the token expires; `None` without a usable claim.
-    pub(super) fn expires_at(&self) -> Option<SystemTime> {
+    pub(crate) fn expires_at(&self) -> Option<SystemTime> {
         let exp = Duration::try_from_secs_f64(self.exp?.max(0.0)).ok()?;
         UNIX_EPOCH.checked_add(exp)
+    }
+
+    /// Returns how long the token lives from its issue to its expiry, whatever the issuer's clock
+    /// shows; `None` without two usable claims.
+    pub(super) fn lifetime(&self) -> Option<Duration> {
+        let seconds = self.exp? - self.iat?;
+        Duration::try_from_secs_f64(seconds).ok().filter(|lifetime| !lifetime.is_zero())
     }
 }
 
@@ -53,6 +62,16 @@ mod tests {
             assert_eq!(Claims::of(&token(claims)).unwrap().expires_at(), None, "{claims}");
         }
         assert_eq!(Claims::of(&token(r#"{"exp": -1}"#)).unwrap().expires_at(), Some(UNIX_EPOCH));
+        for (claims, seconds) in [
+            (r#"{"iat": 1000, "exp": 1030}"#, Some(30)),
+            (r#"{"iat": 1030, "exp": 1030}"#, None),
+            (r#"{"iat": 1040, "exp": 1030}"#, None),
+            (r#"{"iat": -1e300, "exp": 1e300}"#, None),
+            (r#"{"exp": 1030}"#, None),
+        ] {
+            let lifetime = Claims::of(&token(claims)).unwrap().lifetime();
+            assert_eq!(lifetime, seconds.map(Duration::from_secs), "{claims}");
+        }
         for text in ["opaque", "a.b", "a.b.c", "a.b.c.d", "..", &token("[]"), &token(r#"{"exp": "x"}"#)] {
             assert!(Claims::of(text).is_none(), "{text}");
         }

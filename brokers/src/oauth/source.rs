@@ -10,7 +10,10 @@ use crate::secret::Secret;
 
 /// One source of tokens, with what it needs.
 #[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "such a build asks for no token"))]
+#[cfg_attr(
+    not(any(feature = "kafka-tls", feature = "rabbitmq")),
+    expect(dead_code, reason = "such a build asks for no token")
+)]
 pub(crate) enum Source {
     Endpoint(Client),
     File(PathBuf),
@@ -19,7 +22,10 @@ pub(crate) enum Source {
 
 /// A client of a token endpoint.
 #[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "kafka-tls"), expect(dead_code, reason = "such a build asks for no token"))]
+#[cfg_attr(
+    not(any(feature = "kafka-tls", feature = "rabbitmq")),
+    expect(dead_code, reason = "such a build asks for no token")
+)]
 pub(crate) struct Client {
     pub(crate) url: Url,
     pub(crate) id: String,

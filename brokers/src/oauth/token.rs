@@ -4,8 +4,10 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use message::Fault;
+use message::{Fault, FaultScope, PublishError, SubscriptionError};
 use secrecy::{ExposeSecret as _, SecretString};
+
+use crate::inspect::InspectError;
 
 /// Maximum size of a token in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
@@ -108,14 +110,14 @@ impl TokenError {
     }
 
     /// Puts the setting's name before the reason.
-    #[cfg(feature = "kafka-tls")]
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) fn at(self, setting: &str) -> Self {
         Self { reason: format!("{setting}: {}", self.reason), ..self }
     }
 
     /// Returns the report of a setting. The reason of an error about a file begins with its
     /// setting.
-    #[cfg(feature = "kafka-tls")]
+    #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) fn into_setting(self, prefix: &str) -> crate::InvalidSetting {
         match self.reason.split_once(": ") {
             Some((setting, problem)) if setting.starts_with(prefix) => {
@@ -123,6 +125,27 @@ impl TokenError {
             }
             _ => crate::InvalidSetting::new(prefix, self.reason),
         }
+    }
+}
+
+impl From<TokenError> for PublishError {
+    fn from(error: TokenError) -> Self {
+        Self::new(error.fault(), FaultScope::Session, error.to_string()).with_source(error)
+    }
+}
+
+impl From<TokenError> for SubscriptionError {
+    fn from(error: TokenError) -> Self {
+        match error.fault() {
+            Fault::Broker => Self::lost(error.to_string()).with_source(error),
+            _ => Self::operator(error.to_string()).with_source(error),
+        }
+    }
+}
+
+impl From<TokenError> for InspectError {
+    fn from(error: TokenError) -> Self {
+        Self { fault: error.fault(), reason: error.to_string() }
     }
 }
 

@@ -10,8 +10,12 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::management_url;
+use crate::oauth::OAuth;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
+
+/// The section of tokens.
+pub(super) const OAUTH: &str = "rabbitmq.oauth";
 
 /// Maximum length of an AMQP short string in bytes: names of exchanges, queues, applications.
 pub(super) const SHORT_BYTES_MAX: usize = 255;
@@ -34,13 +38,17 @@ pub struct Config {
     /// beginning with the one of the last connection. A secret, because it may hold a password.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub url: SecretString,
-    /// The user, instead of the one in `url`. Without either, RabbitMQ's `guest` (loopback only).
+    /// The user, instead of the one in `url`. Without either, RabbitMQ's `guest` (loopback only);
+    /// with `oauth`, RabbitMQ takes the name from the token.
     pub username: Option<String>,
     /// The password, instead of the one in `url`.
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub password: Option<SecretString>,
     /// The file that holds the password, read on every connect.
     pub password_file: Option<PathBuf>,
+    /// Where access tokens of OAuth 2 come from, which the login has instead of a password. The
+    /// broker needs the plugin `rabbitmq_auth_backend_oauth2`.
+    pub oauth: Option<OAuth>,
     /// How to log in: `plain` (default), or `external` with the client certificate.
     pub auth: Auth,
     /// Certificates for `amqps`.
@@ -126,6 +134,7 @@ impl Default for Config {
             username: None,
             password: None,
             password_file: None,
+            oauth: None,
             auth: Auth::Plain,
             tls: None,
             management_url: None,
@@ -157,6 +166,16 @@ impl Config {
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: SecretString::from(url.into()), ..Self::default() }
+    }
+
+    /// Checks the files that the settings name: certificates, and those of tokens. Passwords may be
+    /// mounted later.
+    ///
+    /// # Errors
+    /// [`InvalidSetting`] with the setting and the file.
+    pub fn check_files(&self) -> Result<(), InvalidSetting> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls"))?;
+        self.oauth.as_ref().map_or(Ok(()), |oauth| oauth.check(OAUTH))
     }
 
     /// Checks every setting except the URL and the credentials, which [`Endpoint`](super::endpoint)

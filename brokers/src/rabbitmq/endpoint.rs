@@ -15,22 +15,26 @@ use tokio::time::Instant;
 
 use super::config::{Auth, Config, invalid};
 use super::connection::Connection;
+use super::credential::{Credential, Proof, basic};
 use super::end::End;
 use super::unopened::OpenFailure;
 use super::uri::{Uris, parse};
 use crate::plaintext;
-use crate::secret::Secret;
 use crate::settings::InvalidSetting;
 use crate::tls::Tls;
 use crate::unreachable;
 
-/// The setting of the password.
-pub(super) const PASSWORD: &str = "rabbitmq.password";
-
-/// Password and certificates of a login.
+/// Credential and certificates of a login.
 pub(super) struct Secrets {
-    pub(super) password: Option<SecretString>,
+    pub(super) proof: Option<Proof>,
     tls: Option<RustlsConnector>,
+}
+
+/// A login to the management API.
+pub(super) struct ManagementLogin {
+    /// The value of the header `Authorization`.
+    pub(super) authorization: String,
+    pub(super) vhost: String,
 }
 
 /// A broker to connect to, or the nodes of its cluster. Has no `Debug`, because the client's URI
@@ -39,9 +43,11 @@ pub(super) struct Secrets {
 pub(super) struct Endpoint {
     /// One for each host, without the password, which is added on every connect: at least one.
     hosts: Arc<[AMQPUri]>,
+    /// Whether the settings or the URL name a user.
+    has_user: bool,
     /// The host that the last login was at.
     last: Arc<AtomicUsize>,
-    password: Option<Secret>,
+    credential: Option<Credential>,
     tls: Option<Tls>,
     connection_name: String,
     connect_timeout: Duration,
@@ -52,15 +58,8 @@ impl Endpoint {
     /// Parses the URL and checks it together with credentials and certificates.
     pub(super) fn new(config: &Config) -> Result<Self, InvalidSetting> {
         config.check()?;
-        let Uris { mut hosts, mut password } = parse(config.url.expose_secret())?;
-        if config.password.is_some() || config.password_file.is_some() {
-            if password.is_some() {
-                let problem = "the url also contains a password; set it in one place only";
-                return Err(invalid("password", problem));
-            }
-            let pair = (config.password.clone(), config.password_file.clone());
-            password = Some(Secret::from_pair(PASSWORD, pair.0, pair.1)?);
-        }
+        let Uris { mut hosts, password, has_user } = parse(config.url.expose_secret())?;
+        let credential = Credential::of(config, password)?;
         let mut tls = None;
         for uri in &mut hosts {
             if let Some(username) = &config.username {
@@ -76,7 +75,8 @@ impl Endpoint {
         let destination =
             format!("rabbitmq {} {vhost}", hosts.iter().map(place).collect::<Vec<_>>().join(","));
         Ok(Self {
-            password,
+            has_user: has_user || config.username.is_some(),
+            credential,
             tls,
             connection_name: config.connection_name.clone(),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
@@ -86,9 +86,13 @@ impl Endpoint {
         })
     }
 
-    /// Returns the maximum time of a login, at all hosts one after the other.
+    /// Returns the maximum time of a login, at all hosts one after the other, with its token.
     pub(super) fn login_timeout(&self) -> Duration {
-        self.connect_timeout.saturating_mul(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX))
+        let hosts = self.connect_timeout.saturating_mul(u32::try_from(self.hosts.len()).unwrap_or(u32::MAX));
+        match &self.credential {
+            Some(Credential::Tokens(tokens)) => hosts.saturating_add(tokens.limit),
+            Some(Credential::Password(_)) | None => hosts,
+        }
     }
 
     /// Returns the maximum time of each step of opening a session.
@@ -108,10 +112,9 @@ impl Endpoint {
         &self.destination
     }
 
-    /// Opens a connection with this password and closes it.
-    pub(super) async fn try_login(&self, password: &SecretString) -> Result<(), OpenFailure> {
-        let mut secrets = self.with_secrets().map_err(OpenFailure::Setting)?;
-        secrets.password = Some(password.clone());
+    /// Opens a connection with this credential and closes it.
+    pub(super) async fn try_login(&self, proof: &Proof) -> Result<(), OpenFailure> {
+        let secrets = Secrets { proof: Some(proof.clone()), tls: self.certificates()? };
         let (client, end) = self.log_in(&secrets, "login").await?;
         Connection::new(Arc::new(client), end, None).say_goodbye(Instant::now() + self.connect_timeout).await;
         Ok(())
@@ -137,7 +140,7 @@ impl Endpoint {
                 Err(failure) => failures.push((place(&self.hosts[index]), failure)),
             }
         }
-        Err(OpenFailure::of_all(failures).with_token(secrets.password.as_ref()))
+        Err(OpenFailure::of_all(failures).with_token(secrets.proof.as_ref()))
     }
 
     async fn log_in_at(
@@ -147,8 +150,12 @@ impl Endpoint {
         purpose: &str,
     ) -> Result<(lapin::Connection, End), OpenFailure> {
         let mut uri = host.clone();
-        if let Some(password) = &secrets.password {
-            password.expose_secret().clone_into(&mut uri.authority.userinfo.password);
+        if let Some(proof) = &secrets.proof {
+            let login = &mut uri.authority.userinfo;
+            proof.secret().expose_secret().clone_into(&mut login.password);
+            if let Some(user) = proof.user().filter(|_| !self.has_user) {
+                user.clone_into(&mut login.username);
+            }
         }
         let tls = &secrets.tls;
         let name = format!("{} {purpose}", self.connection_name);
@@ -190,9 +197,9 @@ impl Endpoint {
         self.in_time_or(opening, late).await
     }
 
-    /// Returns the password, which is read on every connect.
-    pub(super) fn password(&self) -> Option<&Secret> {
-        self.password.as_ref()
+    /// Returns where the credential comes from, which is read or asked for on every connect.
+    pub(super) fn credential(&self) -> Option<&Credential> {
+        self.credential.as_ref()
     }
 
     /// Runs a step of opening a session within the time limit for connecting.
@@ -222,21 +229,34 @@ impl Endpoint {
         }
     }
 
-    /// Returns user, password and virtual host, for the management API. Reads the password's file.
-    pub(super) fn login(&self) -> Result<(String, SecretString, String), InvalidSetting> {
-        let password = self.password.as_ref().map(|password| password.load(PASSWORD)).transpose()?;
+    /// Returns the login to the management API, with the same user.
+    pub(super) async fn management_login(&self) -> Result<ManagementLogin, OpenFailure> {
         let first = &self.hosts[0];
-        // Without a password, the client library has that of the user guest.
-        let password = password.unwrap_or_else(|| first.authority.userinfo.password.clone().into());
-        Ok((first.authority.userinfo.username.clone(), password, first.vhost.clone()))
+        let login = &first.authority.userinfo;
+        let authorization = match &self.credential {
+            Some(credential) => {
+                let proof = credential.proof().await.map_err(OpenFailure::Token)?;
+                proof.authorization(&login.username)
+            }
+            // Without a password, the client library has that of the user guest.
+            None => basic(&login.username, &SecretString::from(login.password.clone())),
+        };
+        Ok(ManagementLogin { authorization, vhost: first.vhost.clone() })
     }
 
-    /// Reads the secrets. Files are read on every connect, so that a rotated password or
-    /// certificate is picked up.
-    pub(super) fn with_secrets(&self) -> Result<Secrets, InvalidSetting> {
-        let password = self.password.as_ref().map(|password| password.load(PASSWORD)).transpose()?;
-        let tls = self.tls.as_ref().map(connector).transpose()?;
-        Ok(Secrets { password, tls })
+    /// Reads the secrets, or asks for a token. Files are read on every connect, so that a rotated
+    /// password or certificate is picked up.
+    pub(super) async fn with_secrets(&self) -> Result<Secrets, OpenFailure> {
+        let tls = self.certificates()?;
+        let proof = match &self.credential {
+            Some(credential) => Some(credential.proof().await.map_err(OpenFailure::Token)?),
+            None => None,
+        };
+        Ok(Secrets { proof, tls })
+    }
+
+    fn certificates(&self) -> Result<Option<RustlsConnector>, OpenFailure> {
+        self.tls.as_ref().map(connector).transpose().map_err(OpenFailure::Setting)
     }
 }
 
@@ -278,6 +298,13 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
             return Err(invalid("tls", "is given, but the url begins with amqp://; write amqps://"));
         }
         let host = &uri.authority.host;
+        if config.oauth.is_some() && !is_loopback(host) {
+            let problem = format!(
+                "{host} is another machine, and a token would cross the network unencrypted, whatever \
+                 allow_plaintext says; write amqps://"
+            );
+            return Err(invalid("oauth", problem));
+        }
         plaintext::check("rabbitmq", "url", host, config.allow_plaintext, "write amqps://")?;
         return Ok(None);
     }
@@ -293,6 +320,7 @@ fn check_tls(uri: &AMQPUri, config: &Config) -> Result<Option<Tls>, InvalidSetti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oauth::OAuth;
 
     fn endpoint(url: &str) -> Result<Endpoint, InvalidSetting> {
         Endpoint::new(&Config { allow_plaintext: true, ..Config::new(url) })
@@ -312,11 +340,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_password_of_the_url_reaches_the_connection_decoded() {
+    #[tokio::test]
+    async fn the_password_of_the_url_reaches_the_connection_decoded() {
         for url in ["amqp://me:s%2Fcret@rabbit", "amqp://me:s%2Fcret@r1,r2"] {
-            let (user, password, vhost) = endpoint(url).ok().unwrap().login().unwrap();
-            assert_eq!((user.as_str(), password.expose_secret(), vhost.as_str()), ("me", "s/cret", "/"));
+            let login = endpoint(url).ok().unwrap().management_login().await.ok().unwrap();
+            assert_eq!(login.authorization, basic("me", &SecretString::from("s/cret")));
+            assert_eq!(login.vhost, "/");
         }
     }
 
@@ -355,6 +384,7 @@ mod tests {
         let twice = Config { password: Some(SecretString::from("x")), ..base() };
         let plain = Config { tls: Some(Tls::default()), ..base() };
         let external = Config { auth: Auth::External, ..base() };
+        let open = Config::new("amqp://rabbit").oauth(OAuth::file("/x")).allow_plaintext(true);
         let unverified =
             Config { tls: Some(Tls { verify: false, ..Tls::default() }), ..Config::new("amqps://rabbit") };
         for (config, setting) in [
@@ -362,6 +392,7 @@ mod tests {
             (plain, "rabbitmq.tls"),
             (remote, "rabbitmq.url"),
             (external, "rabbitmq.tls.cert_file"),
+            (open, "rabbitmq.oauth"),
             (unverified, "rabbitmq.tls.verify"),
         ] {
             assert_eq!(Endpoint::new(&config).err().unwrap().setting, setting);

@@ -52,13 +52,14 @@ mod tests {
     use std::num::NonZeroUsize;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
     use message::{Connector as _, EventType, Fault, Message, Receipts, Submission, Ticket, Topic};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
     use super::*;
+    use crate::oauth::{OAuth, Token, TokenError, TokenProvider};
     use crate::rabbitmq::{Config, Connector, Subscriber};
 
     const CONFIRM_TIMEOUT_MS: u64 = 300;
@@ -186,6 +187,81 @@ mod tests {
         let error = received.map(drop).unwrap_err();
         assert_eq!(error.fault(), Fault::Operator, "{error}");
         assert!(error.to_string().contains("not UTF-8: remove it"), "{error}");
+    }
+
+    /// Gives the answers of a test, and then none.
+    #[derive(Debug)]
+    struct Script(std::sync::Mutex<Vec<Result<&'static str, TokenError>>>);
+
+    #[async_trait::async_trait]
+    impl TokenProvider for Script {
+        async fn token(&self) -> Result<Token, TokenError> {
+            let next = { self.0.lock().unwrap().pop() };
+            match next {
+                // So that each is replaced after a second.
+                Some(Ok(token)) => Token::new(token, SystemTime::now() + Duration::from_secs(3)),
+                Some(Err(error)) => Err(error),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn with_tokens(url: String, mut answers: Vec<Result<&'static str, TokenError>>) -> Config {
+        answers.reverse();
+        let script = Arc::new(Script(std::sync::Mutex::new(answers)));
+        Config::new(url).oauth(OAuth::provider(script).timeout_ms(200))
+    }
+
+    /// Goal: a token is replaced before it expires, on the existing connection, and one that the
+    /// broker refuses is not. Issuers that refuse or hang meanwhile end nothing. Oracle: the
+    /// secrets that the broker receives.
+    #[tokio::test]
+    async fn a_token_is_replaced_before_it_expires() {
+        let (url, _published, mut told) = broker().await;
+        let down = TokenError::unavailable("the issuer is down; start it");
+        let answers = vec![Ok("first"), Ok("wrong"), Err(down), Ok("second")];
+        let publisher =
+            Connector::new(&with_tokens(url, answers)).unwrap().connect(Receipts::channel().0).await.unwrap();
+        assert_eq!(told.recv().await.unwrap(), "refused");
+        let secret = told.recv().await.unwrap();
+        assert!(secret.starts_with("second"), "{secret:?}");
+        drop(publisher);
+    }
+
+    /// Goal: without a token there is no session, and the reason is that of its source. Oracle: the
+    /// errors of publisher and subscriber, within the time limit of an issuer that hangs.
+    #[tokio::test]
+    async fn without_a_token_there_is_no_session() {
+        let (url, _published, _told) = broker().await;
+        let refused = || Err(TokenError::refused("unknown client; register it"));
+        let config = with_tokens(url, vec![refused(), refused()]);
+        let connector = Connector::new(&config).unwrap();
+        let error = connector.connect(Receipts::channel().0).await.err().unwrap();
+        let told = (error.fault(), error.to_string());
+        assert_eq!(told, (Fault::Operator, String::from("unknown client; register it")));
+        let error = Subscriber::new(&config, ["q"]).unwrap().subscribe().await.err().unwrap();
+        assert_eq!(error.to_string(), "unknown client; register it");
+        let error = connector.connect(Receipts::channel().0).await.err().unwrap();
+        assert_eq!(error.fault(), Fault::Broker);
+        assert!(
+            error.to_string().contains("within 200 ms; ") && error.to_string().contains("rabbitmq.oauth")
+        );
+    }
+
+    /// Goal: a token that the broker refuses is named by its owner, and not shown. Oracle: the
+    /// error.
+    #[tokio::test]
+    async fn a_token_that_the_broker_refuses_is_named_by_its_owner() {
+        let (url, _published, _told) = broker().await;
+        let config = with_tokens(url, vec![Ok("wrong")]);
+        let error = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.err().unwrap();
+        let text = error.to_string();
+        assert_eq!(error.fault(), Fault::Operator, "{text}");
+        assert!(text.contains("the token of an unnamed client from rabbitmq.oauth"), "{text}");
+        assert!(
+            text.contains("; check that rabbitmq trusts the issuer's key") && !text.contains("wrong"),
+            "{text}"
+        );
     }
 
     /// Goal: a token that is replaced in its file reaches the broker on the existing connection,

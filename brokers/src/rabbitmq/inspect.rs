@@ -26,7 +26,7 @@ pub async fn inspect(config: &Config, topics: &[String]) -> Result<BrokerFacts<T
     // Connects even where the management API answers, because messages go over AMQP.
     let endpoint = Endpoint::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
     let connection = endpoint.open("doctor").await.map_err(SubscriptionError::from)?;
-    let management = Management::new(config).map_err(|error| InspectError::operator(error.to_string()))?;
+    let management = Management::new(config).await?;
     if let Some(management) = management {
         connection.say_goodbye(Instant::now() + GOODBYE).await;
         let (exchange, topics) = (config.exchange.clone(), topics.to_vec());

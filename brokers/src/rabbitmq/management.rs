@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -11,7 +10,7 @@ use url::Url;
 
 use super::alarms::{Node, alarms};
 use super::config::Config;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, ManagementLogin};
 use super::facts::{QueueFacts, QueueSettings, TopicFacts};
 use super::management_url::check;
 use crate::inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
@@ -83,12 +82,15 @@ struct Queue {
 
 impl Management {
     /// Creates a client of the configured API, if there is one. Reads passwords and certificates.
-    pub(super) fn new(config: &Config) -> Result<Option<Self>, InvalidSetting> {
+    pub(super) async fn new(config: &Config) -> Result<Option<Self>, InspectError> {
         let Some(text) = &config.management_url else { return Ok(None) };
-        let base = check(text, config.allow_plaintext)?;
-        let (user, password, vhost) = Endpoint::new(config)?.login()?;
+        let wrong = |error: InvalidSetting| InspectError::operator(error.to_string());
+        let base = check(text, config.allow_plaintext).map_err(wrong)?;
+        let login = Endpoint::new(config).map_err(wrong)?.management_login().await?;
+        let ManagementLogin { authorization, vhost } = login;
         let timeout = Duration::from_millis(config.connect_timeout_ms);
-        let tls = config.tls.as_ref().unwrap_or(&Tls::default()).https("rabbitmq.tls")?.ureq()?;
+        let https = config.tls.as_ref().unwrap_or(&Tls::default()).https("rabbitmq.tls").map_err(wrong)?;
+        let tls = https.ureq().map_err(wrong)?;
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .http_status_as_error(false)
@@ -97,7 +99,6 @@ impl Management {
             .proxy(proxy::for_requests_to(&base))
             .build()
             .into();
-        let authorization = format!("Basic {}", base64(&format!("{user}:{}", password.expose_secret())));
         Ok(Some(Self { base, agent, authorization, vhost }))
     }
 
@@ -346,12 +347,6 @@ impl From<Queue> for QueueFacts {
     }
 }
 
-/// Encodes in Base64 with padding (RFC 4648, section 4).
-fn base64(text: &str) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -461,8 +456,8 @@ mod tests {
     }
 
     /// The test below runs it beside a proxy that is not there.
-    #[test]
-    fn a_request_to_this_machine_is_answered() {
+    #[tokio::test]
+    async fn a_request_to_this_machine_is_answered() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
@@ -480,7 +475,7 @@ mod tests {
             management_url: Some(format!("http://127.0.0.1:{port}")),
             ..Config::default()
         };
-        let management = Management::new(&config).unwrap().unwrap();
+        let management = Management::new(&config).await.unwrap().unwrap();
         let (overview, _) = management.get::<Overview>(&["overview"]).unwrap();
         assert_eq!(overview.unwrap().rabbitmq_version.as_deref(), Some("4.1.0"));
         server.join().unwrap();

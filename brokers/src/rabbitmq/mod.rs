@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `config.rs` | [`Config`]: the operator's settings |
 //! | `endpoint.rs` | turns URL, credentials and certificates into logins |
-//! | `opening.rs` | opens connections whose password is renewed |
+//! | `credential.rs` | the credential of a login: a password, or a token of OAuth 2 |
+//! | `opening.rs` | opens connections whose credential is renewed |
 //! | `unrouted.rs` | messages that no queue takes: they wait, are dead, or pass |
 //! | `unopened.rs` | why no connection was opened, at one host or several |
 //! | `uri.rs` | reads the URL |
 //! | `connection.rs` | a connection whose end ends every wait for an answer on it |
 //! | `end.rs` | detects the end of a connection, and brings it about |
-//! | `renewal.rs` | a password that is replaced while a connection lasts |
+//! | `renewal.rs` | a password or a token that is replaced while a connection lasts |
 //! | `token.rs` | the expiry of an access token that is used as a password |
 //! | `connector.rs` | [`Connector`]: opens publishing sessions |
 //! | `publisher.rs` | one session: submissions, and as many lanes as they need |
@@ -46,6 +47,7 @@
 //! | publishers blocked by an alarm | none until it is over: a new connection would only publish the same messages again |
 //! | a topic that was published before on this session is refused for lack of permission (an expired token) | broker's fault, session: the next one logs in again |
 //! | wrong credentials, unknown virtual host, untrusted certificate | operator's fault, session |
+//! | no token: the issuer refuses the client, or is away | operator's or broker's fault, session |
 //!
 //! Order per key holds because the relay keeps one unconfirmed message per key
 //! ([`MaxInFlightPerKey::One`](message::MaxInFlightPerKey)); many keys are in flight at once.
@@ -90,6 +92,7 @@ mod confirm;
 mod connection;
 mod connector;
 mod consumer;
+mod credential;
 mod end;
 mod endpoint;
 mod evidence;

@@ -1,4 +1,4 @@
-//! Opens connections whose password is renewed.
+//! Opens connections whose credential is renewed.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ impl Endpoint {
     /// automatic recovery: when a connection breaks, the outcome of unconfirmed messages is
     /// unknown, and only the caller knows what to send again.
     pub(super) async fn open(&self, purpose: &str) -> Result<Connection, OpenFailure> {
-        let secrets = self.with_secrets().map_err(OpenFailure::Setting)?;
+        let secrets = self.with_secrets().await?;
         let (client, end) = self.log_in(&secrets, purpose).await?;
         let client = Arc::new(client);
-        let renewal = secrets.password.and_then(|used| renewal::of(&client, self, used));
+        let renewal = secrets.proof.and_then(|used| renewal::of(&client, self, used));
         Ok(Connection::new(client, end, renewal))
     }
 }

@@ -1,20 +1,24 @@
-//! Handles a password that is replaced during a connection, like the access tokens of OAuth 2.
+//! Replaces the credential of a connection while it lasts: a password whose file has changed, or a
+//! token of OAuth 2 before it expires.
 //!
 //! A token that expires ends no connection, but from then on the broker refuses every operation on
-//! it (rabbitmq.com/docs/oauth2). So the file is checked at an interval, and the broker receives
-//! the new password. For users in RabbitMQ's own database, the broker accepts any secret there and
-//! never checks it. So a new password is first tried in a separate login.
+//! it (rabbitmq.com/docs/oauth2). So the file is checked at an interval, and an issuer is asked
+//! before the token expires; then the broker receives the new secret. For users in RabbitMQ's own
+//! database, the broker accepts any secret there and never checks it; and it ends a connection
+//! whose new token it refuses. So a new secret is first tried in a separate login.
 
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use lapin::types::{LongString, ShortString};
 use message::PublishError;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::connection::Renewal;
-use super::endpoint::{Endpoint, PASSWORD};
+use super::credential::{Credential, PASSWORD, Proof};
+use super::endpoint::Endpoint;
 use super::token::Expiry;
+use crate::oauth::{self, AGAIN_MAX, Token, TokenSource};
 use crate::secret::Secret;
 
 /// Interval at which the file is checked: tokens are replaced a minute or more before they expire.
@@ -26,16 +30,20 @@ const REPORTED_BEFORE: Duration = Duration::from_secs(60);
 /// Maximum time for the broker's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Checks the password's file for a connection that was opened with the password `used`. Returns
-/// `None` if the password is written in the configuration.
-pub(super) fn of(
-    client: &Arc<lapin::Connection>,
-    endpoint: &Endpoint,
-    used: SecretString,
-) -> Option<Renewal> {
-    let password = endpoint.password().filter(|password| matches!(password, Secret::File(_)))?.clone();
+/// Keeps the credential up to date of a connection that was opened with `used`. Returns `None` if
+/// the password is written in the configuration.
+pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: Proof) -> Option<Renewal> {
     let client = Arc::downgrade(client);
-    Some(Renewal::spawn(look(client, endpoint.clone(), password, used)))
+    let endpoint_of = endpoint.clone();
+    match (endpoint.credential()?, used) {
+        (Credential::Password(file @ Secret::File(_)), Proof::Password(used)) => {
+            Some(Renewal::spawn(look(client, endpoint_of, file.clone(), used)))
+        }
+        (Credential::Tokens(tokens), Proof::Token(used)) => {
+            Some(Renewal::spawn(renew(client, endpoint_of, tokens.clone(), used)))
+        }
+        (Credential::Password(_), _) | (Credential::Tokens(_), Proof::Password(_)) => None,
+    }
 }
 
 /// Returns the pause before the next look: a third of what is left of a token, so that there is
@@ -61,7 +69,7 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
             is_reported = is_reported || report_expiry(&used);
             continue;
         }
-        if let Err(error) = endpoint.try_login(&now).await {
+        if let Err(error) = endpoint.try_login(&Proof::Password(now.clone())).await {
             // The broker may get the new password after the file: it is tried again, and reported
             // once.
             if refused.is_none_or(|refused| refused.expose_secret() != now.expose_secret()) {
@@ -77,17 +85,68 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
         }
         refused = None;
         let Some(client) = client.upgrade() else { return };
-        let secret = LongString::from(now.expose_secret().as_bytes());
-        let answer = client.update_secret(secret, ShortString::from("password file changed"));
-        match tokio::time::timeout(ANSWER_MAX, answer).await {
-            Ok(Ok(())) => tracing::info!("rabbitmq accepts the new password of a connection"),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "rabbitmq does not accept the new password of a connection");
-            }
-            Err(_) => tracing::warn!("rabbitmq did not confirm the new password of a connection"),
-        }
+        give(&client, &now, "password").await;
         used = now;
         is_reported = false;
+    }
+}
+
+/// Asks for the next token before the previous one expires, and again after every failure: the
+/// connection keeps its token meanwhile, also when it has expired. The broker then refuses what
+/// needs a permission, so the session ends, and the next one has the issuer's reason.
+async fn renew(client: Weak<lapin::Connection>, endpoint: Endpoint, tokens: TokenSource, mut used: Token) {
+    let mut due = oauth::Renewal::of(used.left(SystemTime::now()), Instant::now());
+    loop {
+        tokio::time::sleep_until(due.due_at.into()).await;
+        match next(&endpoint, &tokens).await {
+            Ok(token) => {
+                let Some(client) = client.upgrade() else { return };
+                give(&client, token.value(), "token").await;
+                let left = token.left(SystemTime::now());
+                tracing::debug!(lives_secs = left.as_secs(), "the connection to rabbitmq has a new token");
+                used = token;
+                due = oauth::Renewal::of(left, Instant::now());
+            }
+            Err(error) => {
+                let (left, now) = (used.left(SystemTime::now()), Instant::now());
+                let left_secs = left.as_secs();
+                if left.is_zero() {
+                    tracing::warn!(
+                        %error,
+                        "rabbitmq: the token of a connection has expired and was not renewed. The broker refuses \
+                         what needs a permission; the relay or the consumer asks for a token again"
+                    );
+                    due = oauth::Renewal { due_at: now + AGAIN_MAX };
+                } else {
+                    tracing::warn!(
+                        %error, left_secs,
+                        "rabbitmq: the token was not renewed. The connection uses the previous one until it \
+                         expires, and asks again"
+                    );
+                    due = oauth::Renewal::after_failure(left, now);
+                }
+            }
+        }
+    }
+}
+
+/// Gets a token with which the broker accepts a login.
+async fn next(endpoint: &Endpoint, tokens: &TokenSource) -> Result<Token, PublishError> {
+    let token = tokens.token().await?;
+    endpoint.try_login(&Proof::Token(token.clone())).await?;
+    Ok(token)
+}
+
+/// Gives the broker the new secret of a connection: a password or a token, as `kind` says.
+async fn give(client: &lapin::Connection, secret: &SecretString, kind: &str) {
+    let secret = LongString::from(secret.expose_secret().as_bytes());
+    let answer = client.update_secret(secret, ShortString::from(format!("new {kind}")));
+    match tokio::time::timeout(ANSWER_MAX, answer).await {
+        Ok(Ok(())) => tracing::info!("rabbitmq accepts the new {kind} of a connection"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "rabbitmq does not accept the new {kind} of a connection");
+        }
+        Err(_) => tracing::warn!("rabbitmq did not confirm the new {kind} of a connection"),
     }
 }
 

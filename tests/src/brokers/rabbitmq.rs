@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use brokers::oauth::OAuth;
 use brokers::rabbitmq::{Admin, Config, Connector as RabbitmqConnector, QueueOptions, Subscriber};
 use conformance::{Foreign, Redelivery};
 use harness::plain::PlainRecord;
 use harness::plain::rabbitmq::Rabbitmq as PlainRabbitmq;
 use message::{Connector, MaxInFlightPerKey, Subscription};
+use secrecy::ExposeSecret as _;
 
 use crate::backends::Backend;
 use crate::brokers::{Broker, payloads};
+use crate::rabbitmq_node::RabbitmqNode;
 use crate::stage::Stage;
 use crate::trial::{Failure, Outcome};
 
@@ -18,17 +21,36 @@ use crate::trial::{Failure, Outcome};
 pub struct Rabbitmq {
     stage: Stage,
     url: String,
+    /// The URL without a user, and where the tokens come from with which publishers and subscribers
+    /// log in.
+    tokens: Option<(String, OAuth)>,
 }
 
 impl Rabbitmq {
     /// Takes the broker at `amqp://…`.
     #[must_use]
     pub fn new(stage: &Stage, url: String) -> Self {
-        Self { stage: stage.clone(), url }
+        Self { stage: stage.clone(), url, tokens: None }
+    }
+
+    /// Takes a node that accepts tokens. Queues are made and read by its administrator.
+    #[must_use]
+    pub fn with_tokens(stage: &Stage, node: &RabbitmqNode, oauth: OAuth) -> Self {
+        let tokens = Some((format!("amqp://{}/%2f", node.address()), oauth));
+        Self { stage: stage.clone(), url: node.url(), tokens }
     }
 
     fn config(&self) -> Config {
         super::patient_rabbitmq(&self.url)
+    }
+
+    /// Returns the settings of publishers and subscribers.
+    #[must_use]
+    pub fn client(&self) -> Config {
+        match &self.tokens {
+            Some((url, oauth)) => super::patient_rabbitmq(url).oauth(oauth.clone()),
+            None => self.config(),
+        }
     }
 
     fn plain(&self) -> PlainRabbitmq {
@@ -47,7 +69,7 @@ impl conformance::Broker for Rabbitmq {
     }
 
     fn connector(&self) -> Result<Arc<dyn Connector>, Failure> {
-        Ok(Arc::new(RabbitmqConnector::new(&self.config())?))
+        Ok(Arc::new(RabbitmqConnector::new(&self.client())?))
     }
 
     fn unreachable(&self) -> Result<Arc<dyn Connector>, Failure> {
@@ -55,7 +77,7 @@ impl conformance::Broker for Rabbitmq {
     }
 
     async fn subscribe(&self, _: &str, topic: &str, _: Redelivery) -> Result<Box<dyn Subscription>, Failure> {
-        Ok(Subscriber::new(&self.config(), [topic])?.subscribe().await?)
+        Ok(Subscriber::new(&self.client(), [topic])?.subscribe().await?)
     }
 
     async fn payloads(&self, topic: &str, at_least: usize) -> Result<Vec<Vec<u8>>, Failure> {
@@ -82,7 +104,19 @@ impl Broker for Rabbitmq {
     }
 
     fn relay_section(&self) -> Option<String> {
-        Some(format!("[pipeline.rabbitmq]\nurl = {:?}\n", self.url))
+        let Some((url, oauth)) = &self.tokens else {
+            return Some(format!("[pipeline.rabbitmq]\nurl = {:?}\n", self.url));
+        };
+        let secret = oauth.client_secret.as_ref().map(|secret| secret.expose_secret().to_owned());
+        let client = serde_json::json!({
+            "token_url": oauth.token_url, "client_id": oauth.client_id, "client_secret": secret,
+            "ca_file": oauth.ca_file, "timeout_ms": oauth.timeout_ms,
+        });
+        let mut section = format!("[pipeline.rabbitmq]\nurl = {url:?}\n[pipeline.rabbitmq.oauth]\n");
+        for (name, value) in client.as_object()? {
+            section.push_str(&format!("{name} = {value}\n"));
+        }
+        Some(section)
     }
 
     async fn drain(&self, topic: &str, at_least: usize) -> Result<Vec<PlainRecord>, Failure> {

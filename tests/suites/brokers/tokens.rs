@@ -9,10 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use conformance::consuming::{WAIT, receive, settle};
 use conformance::sample;
-use hmac::{Hmac, Mac as _};
 use message::{Connector as _, Fault, Publisher, Receipts, Submission, Subscription, Ticket};
-use sha2::Sha256;
+use tests::brokers::Rabbitmq;
+use tests::issuer::{Issuer, Manner, TokenKey};
 use tests::rabbitmq_node::RabbitmqNode;
+use tests::tls::Shown;
 use tests::{Failure, Outcome, Stage, brokers, eventually};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -21,6 +22,8 @@ tests::cases! { "tokens/{on}/{case}":
     night rabbitmq + xtask {
         a_token_that_is_replaced_in_time_ends_no_connection = replaced,
         a_token_that_is_not_valid_is_refused_by_name = invalid,
+        tokens_of_an_issuer_are_replaced_on_their_connections = renewed,
+        an_issuer_that_fails_is_named_at_the_login = unissued,
     }
 }
 
@@ -33,17 +36,7 @@ const SHORT: Duration = Duration::from_secs(24);
 /// Returns a token that expires at this time, signed with this key.
 fn signed(expires_at: SystemTime, key: &[u8]) -> Result<String, Failure> {
     let expires_at = expires_at.duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-    let claims = serde_json::json!({
-        "sub": "relay",
-        "aud": ["rabbitmq"],
-        "scope": ["rabbitmq.configure:*/*", "rabbitmq.read:*/*", "rabbitmq.write:*/*"],
-        "exp": expires_at,
-    });
-    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT","kid":"tests"}"#);
-    let text = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
-    let mut mac = Hmac::<Sha256>::new_from_slice(key)?;
-    mac.update(text.as_bytes());
-    Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())))
+    TokenKey::shared(key).for_rabbitmq(None, expires_at)
 }
 
 /// Replaces the file with a token, as an agent does.
@@ -163,4 +156,79 @@ async fn invalid(stage: Stage) -> Outcome {
         assert!(token.split('.').all(|secret| !text.contains(secret)), "{text}");
     }
     Ok(())
+}
+
+/// Returns a node, and an issuer whose tokens it accepts.
+async fn issued(stage: &Stage) -> Result<(RabbitmqNode, Issuer), Failure> {
+    let node = RabbitmqNode::start_with_tokens(stage, URL_SAFE_NO_PAD.encode(KEY)).await?;
+    let issuer = Issuer::start_with(stage, Shown::Good, TokenKey::shared(KEY)).await?;
+    Ok((node, issuer))
+}
+
+/// Goal: tokens of an issuer that live for seconds are replaced on the connections of a publisher
+/// and of a consumer, also those of an issuer whose clock is ahead. Oracle: one session each
+/// publishes and consumes until the broker has refused a session whose token was not replaced, so
+/// that several of its rounds have passed; the number of tokens.
+async fn renewed(stage: Stage) -> Outcome {
+    let (node, issuer) = issued(&stage).await?;
+    issuer.set_lifetime(SHORT);
+    let broker = Rabbitmq::with_tokens(&stage, &node, issuer.client());
+    let queue = stage.unique("orders");
+    let admin = Admin::connect(&brokers::patient_rabbitmq(&node.url())).await?;
+    admin.declare_queue(&queue, QueueOptions::default()).await?;
+    let forgotten = stage.folder().join("forgotten");
+    write(&forgotten, &signed(SystemTime::now() + SHORT, KEY)?)?;
+    let mut lost = Session::open(&config(&node, &forgotten)).await?;
+    lost.publish(&queue).await??;
+    let mut kept = Session::open(&broker.client()).await?;
+    issuer.set_manner(Manner::Ahead);
+    let mut member = Subscriber::new(&broker.client(), [queue.clone()])?.subscribe().await?;
+    let mut publishes = 1;
+    let rounds = tokio::time::timeout(Duration::from_secs(180), async {
+        while lost.publish(&queue).await?.is_ok() {
+            kept.publish(&queue).await??;
+            publishes += 2;
+            sleep(WAIT).await;
+        }
+        Ok::<_, Failure>(())
+    });
+    rounds.await??;
+    kept.publish(&queue).await??;
+    let deliveries = receive(&mut member, publishes + 1).await?;
+    settle(&mut member, &deliveries).await?;
+    assert!(issuer.granted() >= 6, "{} tokens for two connections", issuer.granted());
+    member.close().await?;
+    admin.close().await;
+    Ok(())
+}
+
+/// Goal: an issuer that hangs, that refuses the client, or whose clock is behind is named at the
+/// login, within its time limit and without a secret; a token that the broker refuses is named by
+/// its owner. Oracle: the errors of the real broker and of the issuer; a login when all is well.
+async fn unissued(stage: Stage) -> Outcome {
+    let (node, issuer) = issued(&stage).await?;
+    let limit = 1_000;
+    let client = Rabbitmq::with_tokens(&stage, &node, issuer.client().timeout_ms(limit)).client();
+    let foreign = TokenKey::shared(b"the key of another issuer of tokens");
+    let other = Issuer::start_with(&stage, Shown::Good, foreign).await?;
+    let error_of = |config: Config| async move {
+        let opened = Session::open(&config).await;
+        opened.err().map(|error| error.to_string()).ok_or_else(|| Failure::from("let in"))
+    };
+    issuer.set_manner(Manner::Silent);
+    let text = error_of(client.clone()).await?;
+    assert!(text.contains("rabbitmq.oauth") && text.contains("within 1000 ms; "), "{text}");
+    issuer.set_manner(Manner::Behind);
+    let text = error_of(client.clone()).await?;
+    assert!(text.contains("compare the clocks of this machine and of its issuer"), "{text}");
+    issuer.set_known(false);
+    let text = error_of(client.clone()).await?;
+    assert!(text.contains("refuses the client") && text.contains("invalid_client"), "{text}");
+    issuer.set_known(true);
+    let text = error_of(Rabbitmq::with_tokens(&stage, &node, other.client()).client()).await?;
+    let told = "the token of outbox from rabbitmq.oauth";
+    assert!(text.contains(told) && text.contains("check that rabbitmq trusts the issuer's key"), "{text}");
+    assert!(!text.contains("eyJ"), "{text}");
+    issuer.set_manner(Manner::Honest);
+    Session::open(&client).await.map(drop)
 }

@@ -1,10 +1,18 @@
-//! Passwords that change while the relay runs.
+//! Passwords and tokens that change while the relay runs.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sqlx::{Connection as _, PgConnection, Postgres};
+use tests::brokers::Rabbitmq;
 use tests::eventually::when;
+use tests::issuer::{self, Issuer, Manner, TokenKey};
+use tests::rabbitmq_node::RabbitmqNode;
 use tests::relay_process::Config;
+use tests::tls::Shown;
 use tests::workload::Workload;
 use tests::{Backend, Failure, Outcome, RelayProcess, Role, Stage, brokers, eventually};
 
@@ -14,6 +22,7 @@ use crate::commands::refusals::refusal;
 tests::cases! { "{case}/{on}":
     postgres kafka { a_rotated_database_password_is_picked_up }
     postgres rabbitmq { a_refused_login_is_shown_until_it_is_accepted }
+    postgres + xtask { messages_wait_for_an_issuer_that_fails }
 }
 
 const RELAY: &str = "orders";
@@ -107,6 +116,60 @@ async fn a_refused_login_is_shown_until_it_is_accepted(stage: Stage) -> Outcome 
     put("guest")?;
     let log = relay.log()?;
     assert!(!log.contains("accepts the new password") && !log.contains("not-any-more"), "{log}");
+    consumer.stop().await?;
+    relay.stop().await
+}
+
+/// The key that RabbitMQ shares with its issuer.
+const KEY: &[u8] = b"a key of thirty-two bytes or more";
+/// Lifetime of the tokens: they expire while the issuer fails.
+const SHORT: Duration = Duration::from_secs(16);
+
+/// Goal: while the issuer of RabbitMQ's tokens hangs, and while its clock is wrong, messages wait
+/// and the status names the reason; then they take effect once. An issuer that promises more than
+/// its tokens keep costs a session, not a message. Oracle: the status, the effects, and a real
+/// RabbitMQ that checks the tokens.
+async fn messages_wait_for_an_issuer_that_fails(stage: Stage) -> Outcome {
+    let node = RabbitmqNode::start_with_tokens(&stage, URL_SAFE_NO_PAD.encode(KEY)).await?;
+    let issuer = Issuer::start_with(&stage, Shown::Good, TokenKey::shared(KEY)).await?;
+    issuer.set_lifetime(SHORT);
+    let broker = Rabbitmq::with_tokens(&stage, &node, issuer.client().timeout_ms(1_000));
+    let workload = Workload::<Postgres>::open(&stage, Arc::new(broker)).await?;
+    let url = workload.database.relay_url()?;
+    let config = Config::write(&stage, RELAY, &url, workload.broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let consumer = workload.consume().await?;
+    workload.place_many(3, 3).await?;
+    workload.settled().await?;
+
+    issuer.set_manner(Manner::Silent);
+    relay.tells("the token was not renewed").await?;
+    let reason = |part: &'static str| {
+        let (workload, config) = (&workload, &config);
+        async move {
+            // A channel keeps its permission until the broker's next round.
+            eventually("the status names the issuer", || async {
+                workload.place("a").await?;
+                let found = refusal(config).await?;
+                Ok(when(found["error"].as_str().is_some_and(|error| error.contains(part))))
+            })
+            .await
+        }
+    };
+    reason("rabbitmq.oauth.token_url").await?;
+    reason("gave no whole answer within 1000 ms").await?;
+    issuer.set_manner(Manner::Behind);
+    reason("compare the clocks").await?;
+    issuer.set_manner(Manner::Boasting);
+    workload.settled().await?;
+    eventually("the broker has refused a token that was promised for longer", || async {
+        workload.place("a").await?;
+        Ok(when(relay.log()?.contains("ACCESS_REFUSED")))
+    })
+    .await?;
+    workload.settled().await?;
+    let log = relay.log()?;
+    assert!(!log.contains(issuer::SECRET) && !log.contains("eyJ"), "{log}");
     consumer.stop().await?;
     relay.stop().await
 }

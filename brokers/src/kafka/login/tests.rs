@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::*;
 use crate::kafka::config::Sasl;
-use crate::oauth::OAuth;
+use crate::oauth::{AGAIN_MAX, OAuth, TokenProvider};
 
 /// Gives the answers that it was created with, and then none.
 #[derive(Debug)]
@@ -120,15 +120,4 @@ fn outside_a_runtime_the_remedy_is_named() {
     let error = Login::of(&config(vec![Ok(60)]), None).unwrap_err();
     assert!(error.to_string().contains("Tokio runtime; call this within one"), "{error}");
     assert!(Login::of(&Config::new(["127.0.0.1:1"]), None).unwrap().0.is_none(), "no tokens, no runtime");
-}
-
-#[test]
-fn renewals_follow_the_lifetime_within_bounds() {
-    let (now, secs) = (Instant::now(), Duration::from_secs);
-    for (left, due) in [(3_602, 2_880), (12, 8), (3, 1), (1, 1), (0, 1)] {
-        assert_eq!(Renewal::of(secs(left), now).due_at, now + secs(due), "{left}");
-    }
-    for (left, due) in [(3_600, 30), (100, 20), (10, 2), (0, 1)] {
-        assert_eq!(Renewal::after_failure(secs(left), now).due_at, now + secs(due), "{left}");
-    }
 }
