@@ -30,6 +30,7 @@ pub mod fuzzing;
 mod inspect;
 #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
 mod lag;
+mod network;
 #[cfg(any(feature = "http", feature = "kafka", feature = "memory", feature = "rabbitmq", feature = "sqs"))]
 mod pending;
 #[cfg(any(feature = "http", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
@@ -61,6 +62,7 @@ pub mod rabbitmq;
 pub mod sqs;
 
 pub use inspect::{BrokerFacts, ClockReading, InspectError, Inspected};
+pub use network::Network;
 pub use secret::Secret;
 pub use settings::InvalidSetting;
 pub use tls::Tls;

@@ -6,20 +6,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One network, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Network {
-    base: IpAddr,
-    prefix: u8,
-}
+use crate::network::Network;
 
 const fn v4(base: [u8; 4], prefix: u8) -> Network {
-    Network { base: IpAddr::V4(Ipv4Addr::from_octets(base)), prefix }
+    Network::new(IpAddr::V4(Ipv4Addr::from_octets(base)), prefix)
 }
 
 const fn v6(base: [u16; 3], prefix: u8) -> Network {
     let [a, b, c] = base;
-    Network { base: IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0)), prefix }
+    Network::new(IpAddr::V6(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0)), prefix)
 }
 
 /// Networks that are not the public internet (IANA special-purpose address registries).
@@ -70,49 +65,6 @@ impl Networks {
         let address = address.to_canonical();
         is_public(address) || self.0.iter().any(|network| network.contains(address))
     }
-}
-
-impl Network {
-    fn parse(text: &str) -> Option<Self> {
-        let whole = |base: &IpAddr| if base.is_ipv4() { 32 } else { 128 };
-        let Some((base, prefix)) = text.split_once('/') else {
-            let base = text.parse::<IpAddr>().ok()?.to_canonical();
-            return Some(Self { prefix: whole(&base), base });
-        };
-        let base: IpAddr = base.parse().ok()?;
-        let is_number = prefix.bytes().all(|digit| digit.is_ascii_digit());
-        let prefix = prefix.parse().ok().filter(|prefix| is_number && *prefix <= whole(&base))?;
-        let network = Self { base, prefix };
-        // A base with bits behind the prefix is probably a mistake.
-        network.is_exact().then_some(network)
-    }
-
-    fn is_exact(self) -> bool {
-        match self.base {
-            IpAddr::V4(base) => masked_v4(base, self.prefix) == base.to_bits(),
-            IpAddr::V6(base) => masked_v6(base, self.prefix) == base.to_bits(),
-        }
-    }
-
-    fn contains(self, address: IpAddr) -> bool {
-        match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => {
-                masked_v4(address, self.prefix) == masked_v4(base, self.prefix)
-            }
-            (IpAddr::V6(base), IpAddr::V6(address)) => {
-                masked_v6(address, self.prefix) == masked_v6(base, self.prefix)
-            }
-            _ => false,
-        }
-    }
-}
-
-fn masked_v4(address: Ipv4Addr, prefix: u8) -> u32 {
-    address.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn masked_v6(address: Ipv6Addr, prefix: u8) -> u128 {
-    address.to_bits() & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
 /// Returns whether an address belongs to the public internet. An IPv6 address that stands for an

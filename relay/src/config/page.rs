@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use brokers::Secret;
+use brokers::{Network, Secret};
 use operate::Role;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Deserialize;
-use web::{PageConfig, PageCredential, PageTls, PageUser};
+use web::{PageConfig, PageCredential, PageTls, PageUser, ProxyLogin};
 
 use super::problems::Problems;
 
@@ -25,6 +25,8 @@ pub(crate) struct PageSection {
     tls: Option<PageTlsSection>,
     dashboard_url: Option<String>,
     runbook_url: Option<String>,
+    /// The proxy that logs people in, and names them in headers.
+    proxy_login: Option<ProxyLoginSection>,
     #[serde(default)]
     user: Vec<PageUserSection>,
 }
@@ -35,6 +37,34 @@ pub(crate) struct PageSection {
 pub(crate) struct PageTlsSection {
     cert_file: PathBuf,
     key_file: PathBuf,
+}
+
+/// The section `[page.proxy_login]` as written in the file.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProxyLoginSection {
+    /// Addresses and networks from which the headers are believed: `10.0.0.7`, `10.1.0.0/24`.
+    #[serde(default)]
+    from: Vec<String>,
+    /// The secret that the proxy sends, at least 12 bytes.
+    #[schemars(with = "Option<String>")]
+    secret: Option<SecretString>,
+    /// The file that holds the secret; read again after five seconds.
+    secret_file: Option<PathBuf>,
+    /// The header with the secret. Default `X-Relay-Proxy-Secret`.
+    secret_header: Option<String>,
+    /// The header with the person's name. Default `X-Auth-Request-Email`.
+    user_header: Option<String>,
+    /// The header with the person's groups. Default `X-Auth-Request-Groups`.
+    groups_header: Option<String>,
+    /// Groups that may view; `*` is everybody whom the proxy names.
+    #[serde(default)]
+    viewers: Vec<String>,
+    /// Groups that may also decide; `*` is everybody whom the proxy names.
+    #[serde(default)]
+    operators: Vec<String>,
+    /// The path at which the proxy ends its session.
+    logout_url: Option<String>,
 }
 
 /// One `[[page.user]]` as written in the file.
@@ -82,7 +112,10 @@ pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Pag
             }
         },
         None => {
-            let is_given = section.behind_proxy || section.tls.is_some() || !hosts.is_empty();
+            let is_given = section.behind_proxy
+                || section.tls.is_some()
+                || section.proxy_login.is_some()
+                || !hosts.is_empty();
             if is_given || !users.is_empty() {
                 let help = "add listen = \"127.0.0.1:9465\", or remove the section";
                 problems.add(String::from("page"), "the page has no address", Some(help));
@@ -100,7 +133,9 @@ pub(super) fn check(section: PageSection, problems: &mut Problems) -> Option<Pag
         check_link(name, url.as_deref(), problems);
     }
     let behind_proxy = section.behind_proxy;
-    let page = PageConfig { listen, hosts, behind_proxy, tls, users, dashboard_url, runbook_url };
+    let proxy_login = section.proxy_login.and_then(|login| check_proxy_login(login, behind_proxy, problems));
+    let page =
+        PageConfig { listen, hosts, behind_proxy, tls, users, proxy_login, dashboard_url, runbook_url };
     check_reach(&page, problems);
     Some(page)
 }
@@ -118,6 +153,92 @@ fn check_link(name: &str, url: Option<&str>, problems: &mut Problems) {
     }
 }
 
+/// Headers with a meaning of their own, which name nobody.
+const OTHER_HEADERS: [&str; 6] = ["authorization", "connection", "content-type", "cookie", "host", "origin"];
+
+/// Returns the checked section. Adds its problems to `problems`.
+fn check_proxy_login(
+    section: ProxyLoginSection,
+    behind_proxy: bool,
+    problems: &mut Problems,
+) -> Option<ProxyLogin> {
+    let path = |name: &str| format!("page.proxy_login.{name}");
+    if !behind_proxy {
+        let help = "set behind_proxy = true, with a proxy that handles TLS, or remove the section";
+        problems.add(String::from("page.proxy_login"), "the page is not behind a proxy", Some(help));
+    }
+    let mut from = Vec::new();
+    for (index, text) in section.from.iter().enumerate() {
+        match Network::parse(text) {
+            Some(network) => from.push(network),
+            None => {
+                let help = "write an address or a network: \"10.0.0.7\", \"10.1.0.0/24\", \"::1\"";
+                problems.add(path(&format!("from[{index}]")), format!("{text:?} is no network"), Some(help));
+            }
+        }
+    }
+    let has_secret = section.secret.is_some() || section.secret_file.is_some();
+    if !has_secret && (section.from.is_empty() || from.iter().any(|network| network.is_everything())) {
+        let help =
+            "name the addresses of the proxy in from, or set secret_file and let the proxy send that secret";
+        problems.add(path("from"), "everybody could send these headers", Some(help));
+    }
+    let secret = has_secret.then(|| Secret::from_pair("secret", section.secret, section.secret_file));
+    let secret =
+        secret.transpose().map_err(|error| problems.add(path("secret"), error.to_string(), None)).ok()?;
+    let header = |given: Option<String>, default: &str| {
+        given.unwrap_or_else(|| default.to_owned()).to_ascii_lowercase()
+    };
+    let user_header = header(section.user_header, "x-auth-request-email");
+    let groups_header = header(section.groups_header, "x-auth-request-groups");
+    let secret_header = header(section.secret_header, "x-relay-proxy-secret");
+    let mut names = BTreeSet::new();
+    for (name, header) in
+        [("user_header", &user_header), ("groups_header", &groups_header), ("secret_header", &secret_header)]
+    {
+        let is_name = !header.is_empty()
+            && header.len() <= 100
+            && header.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let is_other = OTHER_HEADERS.contains(&header.as_str()) || header.starts_with("sec-");
+        if !is_name || is_other || !names.insert(header) {
+            let help = "name a header of its own that only the proxy sets: letters, digits and hyphens";
+            problems.add(path(name), format!("{header:?} cannot be used"), Some(help));
+        }
+    }
+    if section.viewers.is_empty() && section.operators.is_empty() {
+        let help = "name the groups that may see the page, or \"*\" for everybody whom the proxy names";
+        problems.add(path("viewers"), "nobody may see the page", Some(help));
+    }
+    for (name, groups) in [("viewers", &section.viewers), ("operators", &section.operators)] {
+        let is_group = |group: &&String| group.is_empty() || group.trim() != *group || group.contains(',');
+        if let Some(group) = groups.iter().find(is_group) {
+            let help = "write groups as the proxy sends them, without commas and spaces around";
+            problems.add(path(name), format!("{group:?} is no group"), Some(help));
+        }
+    }
+    if let Some(url) = section.logout_url.as_deref().filter(|url| !is_path(url)) {
+        let help = "write a path of the same host, such as \"/oauth2/sign_out\": the page may send a browser nowhere else";
+        problems.add(path("logout_url"), format!("{url:?} is no path"), Some(help));
+    }
+    Some(ProxyLogin {
+        from,
+        secret,
+        secret_header,
+        user_header,
+        groups_header,
+        viewers: section.viewers,
+        operators: section.operators,
+        logout_url: section.logout_url,
+    })
+}
+
+/// Returns whether a text is a path, with or without a query.
+fn is_path(text: &str) -> bool {
+    text.starts_with('/')
+        && !text.starts_with("//")
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\')
+}
+
 /// Refuses settings that would open the page to a network.
 fn check_reach(page: &PageConfig, problems: &mut Problems) {
     if !page.is_remote() {
@@ -132,9 +253,9 @@ fn check_reach(page: &PageConfig, problems: &mut Problems) {
         }
         _ => String::from("a proxy forwards requests from other machines"),
     };
-    if page.users.is_empty() {
-        let help = "add [[page.user]] with name, role and token_file or password_file; or listen at \
-                    127.0.0.1 without a proxy";
+    if page.users.is_empty() && page.proxy_login.is_none() {
+        let help = "add [[page.user]] with name, role and token_file or password_file, or [page.proxy_login] for a \
+                    proxy that logs people in; or listen at 127.0.0.1 without a proxy";
         problems.add(String::from("page.user"), format!("{why}, but no login is configured"), Some(help));
     }
     if !page.is_encrypted() {
@@ -253,6 +374,41 @@ mod tests {
             let problem = problem(&page).unwrap_or_else(|| panic!("accepted: {page}"));
             assert!(problem.contains(told), "{page}: {problem}");
         }
+    }
+
+    #[test]
+    #[cfg(all(feature = "page", feature = "sqs"))]
+    fn a_proxy_that_names_people_is_known_by_its_address_or_its_secret() {
+        let page = "[page]\nlisten = '10.1.2.3:9465'\nbehind_proxy = true\nhosts = ['relay.internal']\n";
+        let section = "[page.proxy_login]\n";
+        let good = "from = ['10.0.0.7', '10.1.0.0/24']\nviewers = ['staff']\n";
+        assert_eq!(problem(&format!("{page}{section}{good}")), None);
+        assert_eq!(problem(&format!("{page}{section}{good}{USER}")), None);
+        let by_secret =
+            "secret = 'a-secret-of-some-length'\noperators = ['*']\nlogout_url = '/oauth2/sign_out'\n";
+        assert_eq!(problem(&format!("{page}{section}{by_secret}")), None);
+        for (login, told) in [
+            ("viewers = ['staff']\n", "everybody could send these headers"),
+            ("from = ['0.0.0.0/0']\nviewers = ['staff']\n", "everybody could send these headers"),
+            ("from = ['proxy.internal']\nviewers = ['staff']\n", "is no network"),
+            ("from = ['10.0.0.7']\n", "nobody may see the page"),
+            ("from = ['10.0.0.7']\nviewers = ['a,b']\n", "is no group"),
+            ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'Cookie'\n", "cannot be used"),
+            ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'X_User'\n", "cannot be used"),
+            (
+                "from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'X-A'\ngroups_header = 'x-a'\n",
+                "cannot be used",
+            ),
+            ("from = ['10.0.0.7']\nviewers = ['a']\nlogout_url = 'https://evil.example'\n", "is no path"),
+            ("secret = 's3cret'\nsecret_file = '/x'\nviewers = ['a']\n", "either it or"),
+        ] {
+            let problem =
+                problem(&format!("{page}{section}{login}")).unwrap_or_else(|| panic!("accepted: {login}"));
+            assert!(problem.contains(told), "{login}: {problem}");
+            assert!(!problem.contains("s3cret"), "{problem}");
+        }
+        let open = format!("[page]\nlisten = '127.0.0.1:0'\n{section}{good}");
+        assert!(problem(&open).unwrap_or_default().contains("the page is not behind a proxy"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(crate) fn is_secret(path: &[&str]) -> bool {
     match path {
         // Any property of librdkafka may be a secret.
         [.., "kafka", "properties", _] => true,
+        ["page", "proxy_login", "secret"] => true,
         ["otlp", "headers", ..] => true,
         [.., last] => {
             matches!(*last, "password" | "client_secret" | "secret_access_key" | "session_token" | "token")

@@ -15,7 +15,7 @@ mod settings;
 pub use page::{
     BuildPageError, Own, Page, PageBody, PageError, PageOptions, RelayPage, check, check_settings,
 };
-pub use settings::{PageConfig, PageCredential, PageTls, PageUser};
+pub use settings::{PageConfig, PageCredential, PageTls, PageUser, ProxyLogin};
 
 /// The target of its log lines. A filter for `relay` also matches it.
 const LOG: &str = "relay::web";

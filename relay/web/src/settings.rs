@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use brokers::Secret;
+use brokers::{Network, Secret};
 use operate::Role;
 
 /// Address and users of the page. `Debug` prints no secret.
@@ -18,8 +18,11 @@ pub struct PageConfig {
     pub behind_proxy: bool,
     /// Its certificate.
     pub tls: Option<PageTls>,
-    /// The users. Without any, people on this machine may view it.
+    /// The users. Without any, and without a proxy that names people, those on this machine may
+    /// view it.
     pub users: Vec<PageUser>,
+    /// The proxy that logs people in, if there is one.
+    pub proxy_login: Option<ProxyLogin>,
     /// The address of a dashboard about a pipeline, whose name replaces `{pipeline}`.
     pub dashboard_url: Option<String>,
     /// The address of the runbook, to whose sections the page links; by default that of this
@@ -54,6 +57,28 @@ pub enum PageCredential {
     Password(Secret),
     /// Used alone as an HTTP bearer token, or with the name in the form.
     Token(Secret),
+}
+
+/// A proxy in front of the page that logs people in, and names them in headers. `Debug` prints no
+/// secret.
+#[derive(Debug, Clone)]
+pub struct ProxyLogin {
+    /// The addresses from which its headers are believed. None means any, if there is a secret.
+    pub from: Vec<Network>,
+    /// The secret that it sends, if it sends one.
+    pub secret: Option<Secret>,
+    /// The header with that secret, in lower case.
+    pub secret_header: String,
+    /// The header with the person's name, which the audit keeps, in lower case.
+    pub user_header: String,
+    /// The header with the person's groups, separated by commas, in lower case.
+    pub groups_header: String,
+    /// The groups whose members may view; `*` is everybody whom the proxy names.
+    pub viewers: Vec<String>,
+    /// The groups whose members may also decide; `*` is everybody whom the proxy names.
+    pub operators: Vec<String>,
+    /// Where the proxy ends its own session: a path, or an address.
+    pub logout_url: Option<String>,
 }
 
 impl PageConfig {

@@ -13,6 +13,7 @@ mod exported;
 mod front;
 mod lists;
 mod messages;
+mod proxied;
 mod replayed;
 mod rights;
 mod scene;
@@ -51,6 +52,9 @@ tests::cases! { "{case}":
         a_viewer_of_the_page_decides_nothing = rights::viewer,
         an_operator_of_the_page_decides_and_the_audit_knows = rights::operator,
         a_foreign_page_decides_nothing = rights::forged,
+        a_proxy_names_the_people_of_the_page = proxied::named,
+        headers_of_the_proxy_from_elsewhere_open_nothing = proxied::forged,
+        a_proxy_with_a_secret_is_believed_only_with_it = proxied::secret,
         two_operators_of_the_page_decide_once = rights::two_operators,
         a_decision_reaches_the_shard_that_it_was_made_for = shards::one_consumer,
         hostile_names_are_text_on_the_page = shown::hostile,

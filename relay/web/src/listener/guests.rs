@@ -52,6 +52,7 @@ struct Guest {
 #[derive(Debug)]
 pub struct Admitted {
     guests: Guests,
+    address: IpAddr,
     arrival: u64,
     evicted: CancellationToken,
 }
@@ -68,6 +69,12 @@ impl Admitted {
     /// Waits until its place goes to another connection. Cancel-safe.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
+    }
+
+    /// Returns the address of the peer: that of the proxy, if there is one.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Returns the peer as it is counted; `None` for a proxy and for this machine.
@@ -90,6 +97,7 @@ impl Guests {
 
     /// Admits a new connection if there is a place, or if another connection can lose its own.
     pub(super) fn admit(&self, peer: IpAddr) -> Option<Admitted> {
+        let address = peer.to_canonical();
         let peer = self.counted(peer);
         let mut connected = self.lock();
         if let (Some(peer), Some(most)) = (peer, self.bounds.per_peer_max)
@@ -106,7 +114,7 @@ impl Guests {
         connected.arrivals += 1;
         let evicted = CancellationToken::new();
         connected.guests.insert(arrival, Guest { peer, is_silent: true, evicted: evicted.clone() });
-        Some(Admitted { guests: self.clone(), arrival, evicted })
+        Some(Admitted { guests: self.clone(), address, arrival, evicted })
     }
 
     /// Returns the part of an address that counts as one peer. An IPv4 peer on an IPv6 socket is

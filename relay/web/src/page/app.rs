@@ -306,6 +306,7 @@ mod tests {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[]).unwrap(),
             cookie: Cookie::new(false, 9465),
+            proxy: None,
         });
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let mut turns = Vec::new();

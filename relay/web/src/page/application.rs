@@ -7,13 +7,13 @@ use axum::body::{Body, to_bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use message::TEXT_BYTES_MAX;
 use operate::Operator;
 
 use super::answer::Problem;
 use super::app::FORM_BYTES_MAX;
 use super::forms::{FIELD, FormKey};
 use super::gate::{Advice, from_the_page};
+use super::guard::unkept;
 
 /// Timeout for the body of a form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -84,14 +84,7 @@ fn unknown() -> Problem {
 
 /// Refuses a name that the audit could not keep.
 fn check(name: &str) -> Result<(), Problem> {
-    let problem = match name {
-        name if name.trim().is_empty() => String::from("an empty name"),
-        name if name.len() > TEXT_BYTES_MAX => {
-            format!("a name of {} bytes; the maximum is {TEXT_BYTES_MAX}", name.len())
-        }
-        name if name.contains(char::is_control) => String::from("a name with a control character"),
-        _ => return Ok(()),
-    };
+    let Some(problem) = unkept(name) else { return Ok(()) };
     let text = format!("the application named the operator of this request by {problem}");
     let help = "the audit stores the name: return one that people recognize, such as a login or an address";
     Err(Problem::new(StatusCode::FORBIDDEN, text).with_help(help))
@@ -110,6 +103,8 @@ pub(crate) fn with_key(mut response: Response, key: &FormKey, prefix: &str) -> R
 
 #[cfg(test)]
 mod tests {
+    use message::TEXT_BYTES_MAX;
+
     use super::*;
 
     #[test]

@@ -24,6 +24,15 @@ pub(crate) struct Context {
     /// The token of every form, if the page runs behind the login of an application; without one,
     /// the page has its own login.
     pub(crate) form_token: Option<String>,
+    /// Whether the page can end the login.
+    pub(crate) has_logout: bool,
+}
+
+impl Context {
+    /// Returns the context of a user of the page's own login.
+    pub(crate) fn own(operator: Operator, nav: watch::Receiver<Arc<Nav>>) -> Self {
+        Self { operator, nav, form_token: None, has_logout: true }
+    }
 }
 
 /// Runs a request within its context.

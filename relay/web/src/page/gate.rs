@@ -1,6 +1,7 @@
 //! The checks that every request passes before a handler sees it, and the headers of every
 //! response.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use operate::Operator;
 
 use super::again::Again;
@@ -21,6 +22,7 @@ use super::fields::has_few_fields;
 use super::following;
 use super::guard::{Head, has_credentials, is_from_here};
 use super::login::{self, OwnLogin};
+use super::proxied::{self, Claim};
 use super::users::{Proof, TooMany, proof};
 use crate::listener::Admitted;
 
@@ -61,9 +63,16 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
             // Only the gate names the user, whatever layers surround the page. The login of an
             // application may leave its operator here; the one that it names replaces it.
             parts.extensions.remove::<Operator>();
+            parts.extensions.remove::<ByProxy>();
             let answer = match admit(login, &parts).await {
-                Ok(Some(operator)) => {
-                    of_user(app, next, Request::from_parts(parts, body), operator, None).await
+                Ok(Some(Visitor { operator, by_proxy })) => {
+                    let mut context = Context::own(operator, app.observer.nav());
+                    if by_proxy {
+                        parts.extensions.insert(ByProxy);
+                        context.has_logout =
+                            login.proxy.as_ref().is_some_and(|proxy| proxy.logout_url.is_some());
+                    }
+                    of_user(app, next, Request::from_parts(parts, body), context).await
                 }
                 Ok(None) => answer(next, Request::from_parts(parts, body)).await,
                 Err(Refused::Whole(response)) => *response,
@@ -77,7 +86,9 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
                     following::begin(app);
                     let token = key.token(&operator);
                     let request = Request::from_parts(parts, body);
-                    let answer = of_user(app, next, request, operator, Some(token)).await;
+                    let nav = app.observer.nav();
+                    let context = Context { operator, nav, form_token: Some(token), has_logout: false };
+                    let answer = of_user(app, next, request, context).await;
                     if is_new { with_key(answer, &key, &app.prefix) } else { answer }
                 }
                 Err(problem) => problem.into_response(),
@@ -89,16 +100,9 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
 }
 
 /// Answers the request of a user.
-async fn of_user(
-    app: &App,
-    next: Next,
-    mut request: Request,
-    operator: Operator,
-    form_token: Option<String>,
-) -> Response {
-    request.extensions_mut().insert(operator.clone());
+async fn of_user(app: &App, next: Next, mut request: Request, context: Context) -> Response {
+    request.extensions_mut().insert(context.operator.clone());
     app.observer.mark_read();
-    let context = Context { operator, nav: app.observer.nav(), form_token };
     context::within(context, answer(next, request)).await
 }
 
@@ -159,8 +163,19 @@ const ADVICE: Advice = Advice {
     origin: "use the page's own forms; a program must send its token, or `Origin` with this address",
 };
 
+/// Marks the request of a person whom the proxy has logged in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ByProxy;
+
+/// The user of a request.
+struct Visitor {
+    operator: Operator,
+    /// Whether the proxy has named them.
+    by_proxy: bool,
+}
+
 /// Returns the user of a request; `None` for the parts of the login form.
-async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Refused> {
+async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Visitor>, Refused> {
     let refuse = |problem: Problem| Refused::Whole(Box::new(problem.into_response()));
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let hosts = request.headers.get_all(header::HOST).iter().count();
@@ -176,19 +191,35 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Re
     let cookies: Vec<&str> =
         request.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok()).collect();
     let proof = proof(text("authorization"), &cookies, &login.cookie.name);
+    // There is none in a service with its own listener.
+    let connection = request.extensions.get::<Arc<Admitted>>().cloned();
+    if let Some(operator) = named_by_proxy(login, request, connection.as_deref()).await? {
+        // A proxy adds its headers, and often a token, to whatever a browser sends: they do not show
+        // that the request comes from the page.
+        from_the_page(request, false, &ADVICE).map_err(refuse)?;
+        connection.iter().for_each(|connection| connection.heard());
+        if request.uri.path() == login::PATH {
+            return Err(Refused::Whole(Box::new(Redirect::to("/").into_response())));
+        }
+        return Ok(Some(Visitor { operator, by_proxy: true }));
+    }
     from_the_page(request, matches!(proof, Proof::Token(_)), &ADVICE).map_err(refuse)?;
     let path = request.uri.path();
     // Only the login form and its stylesheet are served without credentials.
     if login::is_open(path) {
         return Ok(None);
     }
-    // There is none in a service with its own listener.
-    let connection = request.extensions.get::<Arc<Admitted>>().cloned();
     match login.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
         Ok(Some(operator)) => {
             // Only authenticated users keep a connection that others may need.
             connection.iter().for_each(|connection| connection.heard());
-            return Ok(Some(operator));
+            return Ok(Some(Visitor { operator, by_proxy: false }));
+        }
+        Ok(None) if login.proxy.is_some() && !login.users.has_any() => {
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "the proxy has named nobody");
+            let help = "open the page through the proxy, which logs people in; it must send the header of \
+                        page.proxy_login.user_header";
+            return Err(refuse(problem.with_help(help)));
         }
         Ok(None) => {}
         Err(TooMany) => return Err(Refused::Whole(Box::new(login::too_many()))),
@@ -199,6 +230,42 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Operator>, Re
         Proof::None => NoLogin::Missing,
     }))
 }
+
+/// Returns the person whom the proxy names; `None` without such a proxy, and for a request that names
+/// nobody.
+async fn named_by_proxy(
+    login: &OwnLogin,
+    request: &Parts,
+    connection: Option<&Admitted>,
+) -> Result<Option<Operator>, Refused> {
+    let Some(proxy) = &login.proxy else { return Ok(None) };
+    let from = connection.map(Admitted::address);
+    let problem = match proxy.claim(&request.headers, from, &login.users) {
+        Claim::Nothing => return Ok(None),
+        Claim::Person(operator) => return Ok(Some(operator)),
+        Claim::Refused(problem) => {
+            tracing::warn!(target: crate::LOG, "login to the page by the proxy refused: {problem:?}");
+            proxied::refused(&problem)
+        }
+        Claim::Forged(header) => {
+            let peer = from.unwrap_or(UNKNOWN);
+            let report = || {
+                tracing::warn!(
+                    target: crate::LOG, header, %peer,
+                    "login to the page refused: a header that is believed only from the proxy"
+                );
+            };
+            if let Err(TooMany) = login.users.punish(peer, report).await {
+                return Err(Refused::Whole(Box::new(login::too_many())));
+            }
+            proxied::forged(&header, from)
+        }
+    };
+    Err(Refused::Whole(Box::new(problem.into_response())))
+}
+
+/// Stands for an address that is not known.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The refusal of a request.
 enum Refused {

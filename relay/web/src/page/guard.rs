@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use message::TEXT_BYTES_MAX;
+
 /// The origin that a request claims.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Head<'a> {
@@ -75,6 +77,18 @@ pub(crate) fn has_credentials(query: &str) -> bool {
         ["token", "access_token", "auth", "authorization", "password", "secret", "api_key"];
     form_urlencoded::parse(query.as_bytes())
         .any(|(name, _)| NAMES.contains(&name.to_ascii_lowercase().as_str()))
+}
+
+/// Returns what is wrong with a name that the audit could not keep.
+pub(crate) fn unkept(name: &str) -> Option<String> {
+    match name {
+        name if name.trim().is_empty() => Some(String::from("an empty name")),
+        name if name.len() > TEXT_BYTES_MAX => {
+            Some(format!("a name of {} bytes; the maximum is {TEXT_BYTES_MAX}", name.len()))
+        }
+        name if name.contains(char::is_control) => Some(String::from("a name with a control character")),
+        _ => None,
+    }
 }
 
 /// Returns a name or address in lower case without brackets, and its port. A default port counts as

@@ -158,7 +158,7 @@ impl<'a> Frame<'a> {
                 }
                 details class="who" id="who" {
                     summary { span class="who-name" { (plain(operator.name())) } " " span class="badge" { (operator.role().as_str()) } }
-                    @if context.form_token.is_none() {
+                    @if context.has_logout {
                         form method="post" action=(to("/logout")) { button { "Log out" } }
                     }
                 }
@@ -444,7 +444,7 @@ mod tests {
         let error = OperateError::refused(HOSTILE, HOSTILE);
         let body = html! { (form_token()) (cell(HOSTILE)) (maybe(Some(HOSTILE))) (tone("bad", HOSTILE)) (away(&[error])) };
         let nav = tokio::sync::watch::Sender::new(std::sync::Arc::default()).subscribe();
-        let context = context::Context { operator, nav, form_token: Some(HOSTILE.into()) };
+        let context = context::Context { operator, nav, form_token: Some(HOSTILE.into()), has_logout: false };
         let page = async { Frame::new(Tab::Dead, HOSTILE).live(&uri).page(&body).into_string() };
         let page = futures_util::FutureExt::now_or_never(context::within(context, page)).unwrap();
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");

@@ -15,7 +15,9 @@ use super::answer::{Html, Problem};
 use super::app::{self, Access, App};
 use super::context::{self, Context};
 use super::fields::{Fields, Unproven};
+use super::gate::ByProxy;
 use super::guard::Hosts;
+use super::proxied::Proxied;
 use super::session::{Cookie, LIFETIME};
 use super::users::{Proof, TooMany, Users};
 use crate::listener::Admitted;
@@ -25,6 +27,8 @@ pub(crate) struct OwnLogin {
     pub(crate) hosts: Hosts,
     pub(crate) users: Users,
     pub(crate) cookie: Cookie,
+    /// The proxy that logs people in, if there is one.
+    pub(crate) proxy: Option<Proxied>,
 }
 
 impl App {
@@ -88,7 +92,7 @@ pub(crate) async fn enter(
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
     let answer = match kept {
         Some(again) => {
-            let context = Context { operator: operator.clone(), nav: app.observer.nav(), form_token: None };
+            let context = Context::own(operator.clone(), app.observer.nav());
             Html(context::within(context, async { again.page(&operator) }).await).into_response()
         }
         None => Redirect::to(&next).into_response(),
@@ -96,9 +100,15 @@ pub(crate) async fn enter(
     Ok(with_cookie(answer, &cookie, LIFETIME.as_secs(), &login.cookie))
 }
 
-/// `POST /logout`.
-pub(crate) async fn leave(State(app): State<Arc<App>>) -> Result<Response, Problem> {
-    Ok(with_cookie(Redirect::to(PATH).into_response(), "", 0, &app.login()?.cookie))
+/// `POST /logout`. A person whom the proxy has logged in goes on to where the proxy ends that.
+pub(crate) async fn leave(
+    State(app): State<Arc<App>>,
+    by_proxy: Option<Extension<ByProxy>>,
+) -> Result<Response, Problem> {
+    let login = app.login()?;
+    let elsewhere = login.proxy.as_ref().and_then(|proxy| proxy.logout_url.as_deref());
+    let to = elsewhere.filter(|_| by_proxy.is_some()).unwrap_or(PATH);
+    Ok(with_cookie(Redirect::to(to).into_response(), "", 0, &login.cookie))
 }
 
 /// Returns the form, as the response to a request without valid credentials.
@@ -219,6 +229,7 @@ mod tests {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[user("ann"), user("bob")]).unwrap(),
             cookie: Cookie::new(false, 9465),
+            proxy: None,
         });
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let page = app::routes(Arc::new(app));

@@ -6,7 +6,8 @@
 //!
 //! Each request passes `gate`. The `Host` must be a known name, and requests that change something
 //! must come from the page itself. Only the login form is served without credentials. In an
-//! application the page has no login: the application names the user of each request. Each response
+//! application the page has no login: the application names the user of each request. So does a
+//! proxy with a login, in headers that are believed from it alone. Each response
 //! has a policy that runs no foreign script. What a role may do is decided by `operate` in each
 //! call; a view that hides a button protects nothing.
 //!
@@ -16,6 +17,7 @@
 //! | `app` | state shared by the handlers, and the routes |
 //! | `gate`, `guard` | the checks of each request; their decisions, pure |
 //! | `users`, `session`, `login` | the page's own login: the users, the cookie, the form |
+//! | `proxied` | people whom a proxy has logged in |
 //! | `embedded`, `application`, `forms`, `following` | the page in an application: the service, its login, its forms, the queries behind it |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
 //! | `bulks`, `surveys` | decisions that this process carries out, recent counts |
@@ -51,6 +53,7 @@ mod login;
 mod observe;
 mod pages;
 mod plot;
+mod proxied;
 mod samples;
 mod serve;
 mod session;

@@ -23,6 +23,7 @@ use super::app::{Access, App, routes};
 use super::guard::Hosts;
 use super::links::Links;
 use super::login::OwnLogin;
+use super::proxied::Proxied;
 use super::session::Cookie;
 use super::users::Users;
 use super::{Own, tls};
@@ -74,6 +75,7 @@ pub enum PageError {
 /// [`PageError::Setting`].
 pub fn check(page: &PageConfig) -> Result<(), PageError> {
     Users::load(&page.users).map_err(PageError::Setting)?;
+    page.proxy_login.as_ref().map(Proxied::load).transpose().map_err(PageError::Setting)?;
     page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
     Ok(())
 }
@@ -90,6 +92,11 @@ pub fn check_settings(page: &PageConfig) -> Result<(), PageError> {
     };
     let users: Vec<PageUser> = page.users.iter().filter(is_given).cloned().collect();
     Users::load(&users).map_err(PageError::Setting)?;
+    if let Some(login) = &page.proxy_login
+        && let Some(Secret::Text(_)) = &login.secret
+    {
+        Proxied::load(login).map_err(PageError::Setting)?;
+    }
     Ok(())
 }
 
@@ -104,7 +111,11 @@ impl Page {
         page: &PageConfig,
         own: Own,
     ) -> Result<Self, PageError> {
-        let users = Users::load(&page.users).map_err(PageError::Setting)?;
+        let mut users = Users::load(&page.users).map_err(PageError::Setting)?;
+        let proxy = page.proxy_login.as_ref().map(Proxied::load).transpose().map_err(PageError::Setting)?;
+        if proxy.is_some() {
+            users = users.closed();
+        }
         let tls = page.tls.as_ref().map(tls::acceptor).transpose().map_err(PageError::Setting)?;
         let listener = TcpListener::bind(page.listen)
             .await
@@ -115,6 +126,7 @@ impl Page {
             hosts: Hosts::new(page.listen, &page.hosts),
             users,
             cookie: Cookie::new(page.is_encrypted(), address.port()),
+            proxy,
         });
         let app = Arc::new(App::new(pipelines.to_vec(), inboxes.to_vec(), own, Links::of(page), access));
         let bounds = Bounds {

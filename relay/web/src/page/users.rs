@@ -38,6 +38,7 @@ const LOCAL: &str = "a user of this machine";
 /// All users of the page. Without any, people at this machine may view it.
 pub(crate) struct Users {
     users: Vec<User>,
+    is_open: bool,
     turns: Turns,
 }
 
@@ -75,8 +76,13 @@ impl Turns {
 struct User {
     name: String,
     role: Role,
-    secret: Secret,
+    secret: KnownSecret,
     is_token: bool,
+}
+
+/// A secret whose digest is compared. Its file is read again every few seconds.
+pub(crate) struct KnownSecret {
+    secret: Secret,
     digest: Mutex<Option<(Instant, [u8; 32])>>,
 }
 
@@ -109,23 +115,31 @@ impl Users {
                 PageCredential::Token(secret) => (secret.clone(), true),
             };
             let setting = if is_token { "page.user.token" } else { "page.user.password" };
-            let text = secret.load(setting).map_err(|error| format!("{}: {error}", user.name))?;
-            let bytes = text.expose_secret().len();
-            if bytes < SECRET_BYTES_MIN {
-                return Err(format!(
-                    "page.user: the secret of {} has {bytes} bytes; the minimum is {SECRET_BYTES_MIN}",
-                    user.name
-                ));
-            }
-            let digest = Mutex::new(None);
-            Ok(User { name: user.name.clone(), role: user.role, secret, is_token, digest })
+            let secret = KnownSecret::load(secret, setting, &user.name)?;
+            Ok(User { name: user.name.clone(), role: user.role, secret, is_token })
         });
-        Ok(Self { users: users.collect::<Result<_, _>>()?, turns: Turns::new() })
+        let users = users.collect::<Result<Vec<_>, String>>()?;
+        Ok(Self { is_open: users.is_empty(), users, turns: Turns::new() })
+    }
+
+    /// Lets nobody in without a login, although there may be no users: a proxy names people.
+    pub(crate) fn closed(self) -> Self {
+        Self { is_open: false, ..self }
+    }
+
+    /// Returns whether a user has this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.users.iter().any(|user| user.name == name)
+    }
+
+    /// Returns whether the form can log anybody in.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.users.is_empty()
     }
 
     /// Returns whether no login is needed.
     pub(crate) fn is_open(&self) -> bool {
-        self.users.is_empty()
+        self.is_open
     }
 
     /// Returns the user; `None` when the proof is wrong, or missing where one is needed. A wrong
@@ -153,15 +167,23 @@ impl Users {
             return Ok(Some(operator));
         }
         // An unknown name may be a secret that was typed into the wrong field.
-        let known = name.filter(|name| self.users.iter().any(|user| user.name == **name));
+        let known = name.filter(|name| self.has(name));
         let name = known.map_or("an unknown user", String::as_str);
         tracing::warn!(target: crate::LOG, user = name, "login to the page refused: wrong secret");
-        shield(async move {
-            tokio::time::sleep(WRONG_PAUSE).await;
-            drop(turn);
-        })
-        .await;
+        delayed(turn).await;
         Ok(None)
+    }
+
+    /// Delays the answer to a forged login, as to a wrong secret, and reports it.
+    ///
+    /// # Errors
+    /// [`TooMany`] when no slot is free; then nothing is reported.
+    pub(crate) async fn punish(&self, peer: IpAddr, report: impl FnOnce()) -> Result<(), TooMany> {
+        let turn = tokio::time::timeout(TURN_TIMEOUT, self.turns.take(Some(peer))).await;
+        let Ok(Ok(turn)) = turn else { return Err(TooMany) };
+        report();
+        delayed(turn).await;
+        Ok(())
     }
 
     /// Returns the user, without a delay.
@@ -174,16 +196,16 @@ impl Users {
             Proof::Named(name, secret) => {
                 let digest = hash(secret);
                 // All users are compared, so that the time does not reveal which names exist.
-                let all = self.users.iter().filter(|user| user.is(&digest) & (user.name == *name));
+                let all = self.users.iter().filter(|user| user.secret.is(&digest) & (user.name == *name));
                 all.last()
             }
             Proof::Token(token) => {
                 let digest = hash(token);
-                self.users.iter().filter(|user| user.is(&digest) & user.is_token).last()
+                self.users.iter().filter(|user| user.secret.is(&digest) & user.is_token).last()
             }
             Proof::Cookie(value) => self.users.iter().find(|user| {
                 session::claimed_name(value).is_some_and(|name| name == user.name)
-                    && user.digest().is_some_and(|digest| {
+                    && user.secret.digest().is_some_and(|digest| {
                         session::is_valid(value, &user.name, &digest, SystemTime::now())
                     })
             }),
@@ -194,11 +216,36 @@ impl Users {
     /// Returns the cookie for an authenticated user.
     pub(crate) fn cookie(&self, operator: &Operator) -> Option<String> {
         let user = self.users.iter().find(|user| user.name == operator.name())?;
-        session::sign(&user.name, &user.digest()?, SystemTime::now())
+        session::sign(&user.name, &user.secret.digest()?, SystemTime::now())
     }
 }
 
-impl User {
+/// Holds a slot for the time of a wrong proof, even if the peer disconnects.
+async fn delayed(turn: [OwnedSemaphorePermit; 2]) {
+    shield(async move {
+        tokio::time::sleep(WRONG_PAUSE).await;
+        drop(turn);
+    })
+    .await;
+}
+
+impl KnownSecret {
+    /// Reads a secret once. `owner` is whose it is.
+    ///
+    /// # Errors
+    /// Names the owner of a secret that cannot be read or is too short.
+    pub(crate) fn load(secret: Secret, setting: &str, owner: &str) -> Result<Self, String> {
+        let text = secret.load(setting).map_err(|error| format!("{owner}: {error}"))?;
+        let bytes = text.expose_secret().len();
+        if bytes < SECRET_BYTES_MIN {
+            let section = setting.rsplit_once('.').map_or(setting, |(section, _)| section);
+            return Err(format!(
+                "{section}: the secret of {owner} has {bytes} bytes; the minimum is {SECRET_BYTES_MIN}"
+            ));
+        }
+        Ok(Self { secret, digest: Mutex::new(None) })
+    }
+
     /// Returns the digest of the current secret; `None` when its file cannot be read.
     fn digest(&self) -> Option<[u8; 32]> {
         let mut known = self.digest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +261,12 @@ impl User {
         }
     }
 
-    /// Returns whether this is the digest of its secret, in constant time.
+    /// Returns whether this is the secret, in constant time.
+    pub(crate) fn is_text(&self, text: &str) -> bool {
+        self.is(&hash(text))
+    }
+
+    /// Returns whether this is the digest of the secret, in constant time.
     fn is(&self, digest: &[u8; 32]) -> bool {
         let Some(own) = self.digest() else { return false };
         own.iter().zip(digest).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0

@@ -1,15 +1,19 @@
 //! A plain HTTP client that sends its input unchanged.
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tests::Failure;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A client with its own headers.
 #[derive(Clone)]
 pub(crate) struct Client {
     address: String,
+    /// The address that it connects from, if not the system's choice.
+    from: Option<Ipv4Addr>,
     host: String,
     heads: Vec<(String, String)>,
 }
@@ -24,12 +28,18 @@ pub(crate) struct Answer {
 impl Client {
     /// Returns a client without credentials.
     pub(crate) fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), host: address.to_owned(), heads: Vec::new() }
+        Self { address: address.to_owned(), from: None, host: address.to_owned(), heads: Vec::new() }
     }
 
     /// Adds a header.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.heads.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Connects from this address.
+    pub(crate) fn from(mut self, address: Ipv4Addr) -> Self {
+        self.from = Some(address);
         self
     }
 
@@ -79,7 +89,11 @@ impl Client {
 
     /// Sends a request and leaves reading the response to the caller.
     pub(crate) async fn open(&self, method: &str, path: &str, body: &str) -> Result<TcpStream, Failure> {
-        let mut stream = TcpStream::connect(&self.address).await?;
+        let socket = TcpSocket::new_v4()?;
+        if let Some(from) = self.from {
+            socket.bind(SocketAddr::from((from, 0)))?;
+        }
+        let mut stream = socket.connect(self.address.parse()?).await?;
         stream.write_all(self.request(method, path, body).as_bytes()).await?;
         Ok(stream)
     }
