@@ -80,6 +80,7 @@ pub mod sagas;
 mod sample;
 pub mod search;
 pub mod seconds;
+pub mod sessions;
 mod settings;
 pub mod status;
 pub mod story;

@@ -280,6 +280,22 @@ pub(super) const ALL: &[Examples] = &[
         ],
     ),
     (
+        "sessions list",
+        [
+            "relay sessions list",
+            "relay sessions list --user ann --ended",
+            "relay sessions list --pipeline orders --output json",
+        ],
+    ),
+    (
+        "sessions revoke",
+        [
+            "relay sessions revoke --user ann --note 'her laptop was stolen'",
+            "relay sessions revoke --session 3l2fW0tYQ0Gm4cZkq6mJbw --note 'left open at the front desk'",
+            "relay sessions revoke --all --note 'ticket 12'",
+        ],
+    ),
+    (
         "sagas list",
         [
             "relay sagas list",

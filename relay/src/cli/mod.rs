@@ -29,6 +29,7 @@
 //! | `check` | `relay check`: configuration and connections |
 //! | `man` | `relay man`: man pages |
 //! | `config` | `relay config check`, `show`, `schema`, and where the configuration comes from |
+//! | `sessions` | `relay sessions list`, `revoke`: logins to the page |
 //! | `sagas` | `relay sagas list`, `show`, `stuck`, `retry`, `cancel`, `skip`, `audit` |
 //! | `log` | set-up of logging |
 //! | `output` | standard output: tables and JSON |
@@ -88,6 +89,7 @@ mod roles;
 mod run;
 mod sagas;
 mod search;
+mod sessions;
 mod show;
 mod signals;
 mod signature;
@@ -241,6 +243,9 @@ pub enum Command {
     /// Show sagas, and retry, cancel or skip those that are stuck.
     #[command(subcommand)]
     Sagas(sagas::Sagas),
+    /// Show who is logged in to the page, and end sessions before their time.
+    #[command(subcommand)]
+    Sessions(sessions::Sessions),
     /// Demonstrate exactly-once effects despite crashes, on this machine, without installing
     /// anything.
     #[cfg(feature = "demo")]
@@ -311,6 +316,7 @@ impl Cli {
             Command::Replay(replay) => replay.execute(format).await,
             Command::Keys(keys) => keys.execute(format).await,
             Command::Sagas(sagas) => Box::pin(sagas.execute(format)).await,
+            Command::Sessions(sessions) => Box::pin(sessions.execute(format)).await,
             #[cfg(feature = "demo")]
             Command::Demo(args) => demo::execute(args, format).await,
             #[cfg(feature = "demo")]

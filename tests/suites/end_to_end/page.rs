@@ -17,6 +17,7 @@ mod proxied;
 mod replayed;
 mod rights;
 mod scene;
+mod sessions;
 mod shards;
 mod shown;
 mod surface;
@@ -48,6 +49,8 @@ tests::cases! { "{case}":
         the_page_answers_nobody_unknown = surface::nobody_unknown,
         a_login_on_the_page_lasts_and_ends = surface::login,
         the_page_speaks_tls = surface::tls,
+        a_session_of_the_page_ends_in_every_process = sessions::revoked,
+        an_ended_session_stays_ended_and_a_new_secret_ends_all = sessions::kept,
         without_users_people_of_this_machine_only_look = surface::open,
         a_viewer_of_the_page_decides_nothing = rights::viewer,
         an_operator_of_the_page_decides_and_the_audit_knows = rights::operator,
@@ -119,9 +122,11 @@ impl Served {
         self.workload.database.integer(&count).await
     }
 
-    /// Returns the number of lines in all audits: decisions, and other operations of operators.
+    /// Returns the number of lines in all audits: decisions, and other operations of operators,
+    /// without logins.
     pub(crate) async fn audited(&self) -> Result<i64, Failure> {
-        let count = "SELECT (SELECT count(*) FROM outbox_audit) + (SELECT count(*) FROM outbox_operation) \
+        let count = "SELECT (SELECT count(*) FROM outbox_audit) \
+                     + (SELECT count(*) FROM outbox_operation WHERE action NOT IN ('login', 'logout')) \
                      + (SELECT count(*) FROM inbox_audit) + (SELECT count(*) FROM idempotency_audit) \
                      + (SELECT count(*) FROM saga_audit)";
         self.workload.database.integer(count).await

@@ -6,7 +6,7 @@ use super::line::AuditLine;
 use crate::error::OperateError;
 
 /// The actions that audits have.
-pub const ACTIONS: [&str; 22] = [
+pub const ACTIONS: [&str; 25] = [
     "requeue",
     "redrive",
     "discard",
@@ -29,6 +29,9 @@ pub const ACTIONS: [&str; 22] = [
     "retry",
     "cancel",
     "skip",
+    "login",
+    "logout",
+    "revoke",
 ];
 
 /// Conditions that a decision must all meet; without any, all decisions match.

@@ -76,7 +76,7 @@ pub(crate) struct App {
 
 /// The login in front of the page.
 pub(crate) enum Access {
-    Own(OwnLogin),
+    Own(Box<OwnLogin>),
     Application(Application),
 }
 
@@ -295,6 +295,7 @@ fn asset(kind: &'static str, content: impl IntoResponse) -> Response {
 mod tests {
     use super::super::guard::Hosts;
     use super::super::session::Cookie;
+    use super::super::sessions::Sessions;
     use super::super::users::Users;
     use super::*;
 
@@ -302,12 +303,13 @@ mod tests {
     /// Oracle: the answer to one more than may query at once, and how long it waited.
     #[tokio::test(start_paused = true)]
     async fn a_request_does_not_wait_for_its_turn_without_a_limit() {
-        let access = Access::Own(OwnLogin {
+        let access = Access::Own(Box::new(OwnLogin {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[]).unwrap(),
             cookie: Cookie::new(false, 9465),
             proxy: None,
-        });
+            sessions: Sessions::new(Vec::new()),
+        }));
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let mut turns = Vec::new();
         for _ in 0..WORK_MAX {

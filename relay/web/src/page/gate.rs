@@ -23,6 +23,7 @@ use super::following;
 use super::guard::{Head, has_credentials, is_from_here};
 use super::login::{self, OwnLogin};
 use super::proxied::{self, Claim};
+use super::session::Session;
 use super::users::{Proof, TooMany, proof};
 use crate::listener::Admitted;
 
@@ -64,8 +65,12 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
             // application may leave its operator here; the one that it names replaces it.
             parts.extensions.remove::<Operator>();
             parts.extensions.remove::<ByProxy>();
+            parts.extensions.remove::<Session>();
             let answer = match admit(login, &parts).await {
-                Ok(Some(Visitor { operator, by_proxy })) => {
+                Ok(Some(Visitor { operator, by_proxy, session })) => {
+                    if let Some(session) = session {
+                        parts.extensions.insert(session);
+                    }
                     let mut context = Context::own(operator, app.observer.nav());
                     if by_proxy {
                         parts.extensions.insert(ByProxy);
@@ -172,6 +177,8 @@ struct Visitor {
     operator: Operator,
     /// Whether the proxy has named them.
     by_proxy: bool,
+    /// The session, if the proof is a cookie.
+    session: Option<Session>,
 }
 
 /// Returns the user of a request; `None` for the parts of the login form.
@@ -194,14 +201,14 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Visitor>, Ref
     // There is none in a service with its own listener.
     let connection = request.extensions.get::<Arc<Admitted>>().cloned();
     if let Some(operator) = named_by_proxy(login, request, connection.as_deref()).await? {
-        // A proxy adds its headers, and often a token, to whatever a browser sends: they do not show
-        // that the request comes from the page.
+        // A proxy adds its headers, and often a token, to whatever a browser sends: they do not
+        // show that the request comes from the page.
         from_the_page(request, false, &ADVICE).map_err(refuse)?;
         connection.iter().for_each(|connection| connection.heard());
         if request.uri.path() == login::PATH {
             return Err(Refused::Whole(Box::new(Redirect::to("/").into_response())));
         }
-        return Ok(Some(Visitor { operator, by_proxy: true }));
+        return Ok(Some(Visitor { operator, by_proxy: true, session: None }));
     }
     from_the_page(request, matches!(proof, Proof::Token(_)), &ADVICE).map_err(refuse)?;
     let path = request.uri.path();
@@ -211,9 +218,19 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Visitor>, Ref
     }
     match login.users.prove(&proof, connection.as_deref().and_then(Admitted::peer)).await {
         Ok(Some(operator)) => {
+            let session = match &proof {
+                Proof::Cookie(value) if !login.users.is_open() => Session::claimed(value),
+                _ => None,
+            };
+            if let Some(session) = &session
+                && let Some(ended) = login.sessions.end_of(session).await
+            {
+                let by = Some(ended.actor).filter(|actor| *actor != session.user);
+                return Err(Refused::Login(by.map_or(NoLogin::Ended, NoLogin::Revoked)));
+            }
             // Only authenticated users keep a connection that others may need.
             connection.iter().for_each(|connection| connection.heard());
-            return Ok(Some(Visitor { operator, by_proxy: false }));
+            return Ok(Some(Visitor { operator, by_proxy: false, session }));
         }
         Ok(None) if login.proxy.is_some() && !login.users.has_any() => {
             let problem = Problem::new(StatusCode::UNAUTHORIZED, "the proxy has named nobody");
@@ -231,8 +248,8 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Visitor>, Ref
     }))
 }
 
-/// Returns the person whom the proxy names; `None` without such a proxy, and for a request that names
-/// nobody.
+/// Returns the person whom the proxy names; `None` without such a proxy, and for a request that
+/// names nobody.
 async fn named_by_proxy(
     login: &OwnLogin,
     request: &Parts,
@@ -276,7 +293,7 @@ enum Refused {
 }
 
 /// The reason why a request has no user.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum NoLogin {
     /// It has no credentials, which is also so after a login has ended and its cookie is gone.
     Missing,
@@ -284,6 +301,8 @@ enum NoLogin {
     Wrong,
     /// Its login has ended.
     Ended,
+    /// This person has ended its session.
+    Revoked(String),
 }
 
 /// Timeout for the body of a form that a login form keeps.
@@ -296,28 +315,32 @@ impl NoLogin {
         let path = request.uri.path();
         if !request.method.is_safe() {
             let kept = if self == Self::Wrong { None } else { kept(request, body).await };
-            let text = match (self, &kept) {
-                (Self::Wrong, _) => "These credentials are not valid.",
-                (_, Some(_)) => {
+            let text = match (&self, &kept) {
+                (Self::Wrong, _) => String::from("These credentials are not valid."),
+                (Self::Revoked(by), _) => format!("{by} has ended your session: nothing was changed."),
+                (_, Some(_)) => String::from(
                     "Your login has ended: nothing was changed. After the login the form comes back with what \
-                     you typed."
-                }
-                (_, None) => "You are not logged in: nothing was changed.",
+                     you typed.",
+                ),
+                (_, None) => String::from("You are not logged in: nothing was changed."),
             };
-            return login::asked_for("/", Some(text), kept.as_ref());
+            return login::asked_for("/", Some(&text), kept.as_ref());
         }
         let uri = request.uri.path_and_query().map_or("/", |uri| uri.as_str());
         let next = if path.starts_with("/assets/") || path == "/events" { "/" } else { uri };
         let text = match self {
-            Self::Wrong => Some("These credentials are not valid."),
-            Self::Ended => Some("Your login has ended. A new one leads back to the same page."),
+            Self::Wrong => Some(String::from("These credentials are not valid.")),
+            Self::Revoked(by) => {
+                Some(format!("{by} has ended your session. A new login begins another one."))
+            }
+            Self::Ended => Some(String::from("Your login has ended. A new one leads back to the same page.")),
             // Browsers remove the cookie of a login that has ended.
-            Self::Missing if next != "/" => Some(
+            Self::Missing if next != "/" => Some(String::from(
                 "You are not logged in, or your login has ended. The login leads to the page that you asked for.",
-            ),
+            )),
             Self::Missing => None,
         };
-        login::asked_for(next, text, None)
+        login::asked_for(next, text.as_deref(), None)
     }
 }
 

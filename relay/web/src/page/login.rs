@@ -1,6 +1,7 @@
 //! The login form.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -15,10 +16,12 @@ use super::answer::{Html, Problem};
 use super::app::{self, Access, App};
 use super::context::{self, Context};
 use super::fields::{Fields, Unproven};
-use super::gate::ByProxy;
+use super::gate::{Asker, ByProxy};
 use super::guard::Hosts;
 use super::proxied::Proxied;
-use super::session::{Cookie, LIFETIME};
+use super::session::{Cookie, LIFETIME, Session};
+use super::sessions::Sessions;
+use super::text::plain;
 use super::users::{Proof, TooMany, Users};
 use crate::listener::Admitted;
 
@@ -29,13 +32,14 @@ pub(crate) struct OwnLogin {
     pub(crate) cookie: Cookie,
     /// The proxy that logs people in, if there is one.
     pub(crate) proxy: Option<Proxied>,
+    pub(crate) sessions: Sessions,
 }
 
 impl App {
     /// Returns the page's own login. Behind that of an application, no route leads here.
     fn login(&self) -> Result<&OwnLogin, Problem> {
         match &self.access {
-            Access::Own(login) => Ok(login),
+            Access::Own(login) => Ok(login.as_ref()),
             Access::Application(_) => Err(Problem::new(StatusCode::NOT_FOUND, "page not found")),
         }
     }
@@ -86,9 +90,11 @@ pub(crate) async fn enter(
         Ok(None) => return Ok(asked_for(&next, Some("Wrong name, password or token."), kept.as_ref())),
         Err(TooMany) => return Ok(too_many()),
     };
-    let Some(cookie) = login.users.cookie(&operator) else {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session"));
-    };
+    let failed = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "cannot create the login session");
+    let session = Session::begin(operator.name(), SystemTime::now()).ok_or_else(failed)?;
+    let cookie = login.users.cookie(&session).ok_or_else(failed)?;
+    login.sessions.check_begin(&session).await?;
+    login.sessions.note_begin(&session, &operator);
     tracing::info!(target: crate::LOG, user = operator.name(), role = operator.role().as_str(), "login to the page");
     let answer = match kept {
         Some(again) => {
@@ -100,12 +106,18 @@ pub(crate) async fn enter(
     Ok(with_cookie(answer, &cookie, LIFETIME.as_secs(), &login.cookie))
 }
 
-/// `POST /logout`. A person whom the proxy has logged in goes on to where the proxy ends that.
+/// `POST /logout`: ends the session, so that a copy of its cookie is worth nothing. A person whom
+/// the proxy has logged in goes on to where the proxy ends that.
 pub(crate) async fn leave(
     State(app): State<Arc<App>>,
+    Asker(operator): Asker,
     by_proxy: Option<Extension<ByProxy>>,
+    session: Option<Extension<Session>>,
 ) -> Result<Response, Problem> {
     let login = app.login()?;
+    if let Some(Extension(session)) = session {
+        login.sessions.end(&session, &operator).await;
+    }
     let elsewhere = login.proxy.as_ref().and_then(|proxy| proxy.logout_url.as_deref());
     let to = elsewhere.filter(|_| by_proxy.is_some()).unwrap_or(PATH);
     Ok(with_cookie(Redirect::to(to).into_response(), "", 0, &login.cookie))
@@ -161,7 +173,7 @@ fn page(next: &str, problem: Option<&str>, kept: Option<&Again>) -> Markup {
                 main {
                     h1 { "relay" }
                     form method="post" action=(with_query(PATH, &[])) class="card" {
-                        @if let Some(problem) = problem { p class="problem-text" role="alert" { (problem) } }
+                        @if let Some(problem) = problem { p class="problem-text" role="alert" { (plain(problem)) } }
                         input type="hidden" name="next" value=(next);
                         @if let Some(kept) = kept { (kept.hidden()) }
                         label { "Name" input name="name" autocomplete="username" required maxlength="64" autofocus; }
@@ -225,12 +237,13 @@ mod tests {
             role: operate::Role::Operator,
             credential: PageCredential::Password(Secret::Text(format!("password-of-{name}").into())),
         };
-        let access = Access::Own(OwnLogin {
+        let access = Access::Own(Box::new(OwnLogin {
             hosts: Hosts::new("127.0.0.1:9465".parse().unwrap(), &[]),
             users: Users::load(&[user("ann"), user("bob")]).unwrap(),
             cookie: Cookie::new(false, 9465),
             proxy: None,
-        });
+            sessions: Sessions::new(Vec::new()),
+        }));
         let app = App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access);
         let page = app::routes(Arc::new(app));
         let typed = "form_user=ann&decision=01a21987-9bca-7af8-8184-ba681445d351&payload=%7B%22n%22%3A1%7D&reason=why%3C";

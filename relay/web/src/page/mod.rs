@@ -17,6 +17,7 @@
 //! | `app` | state shared by the handlers, and the routes |
 //! | `gate`, `guard` | the checks of each request; their decisions, pure |
 //! | `users`, `session`, `login` | the page's own login: the users, the cookie, the form |
+//! | `sessions` | sessions that were ended before their time |
 //! | `proxied` | people whom a proxy has logged in |
 //! | `embedded`, `application`, `forms`, `following` | the page in an application: the service, its login, its forms, the queries behind it |
 //! | `observe`, `beside`, `samples`, `plot` | shared queries of the databases, the last hour, plots |
@@ -57,6 +58,7 @@ mod proxied;
 mod samples;
 mod serve;
 mod session;
+mod sessions;
 mod stream;
 mod surveys;
 mod text;

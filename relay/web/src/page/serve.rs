@@ -25,6 +25,7 @@ use super::links::Links;
 use super::login::OwnLogin;
 use super::proxied::Proxied;
 use super::session::Cookie;
+use super::sessions::Sessions;
 use super::users::Users;
 use super::{Own, tls};
 use crate::listener::{self, Admitted, Bounds};
@@ -122,12 +123,13 @@ impl Page {
             .map_err(|error| PageError::Address { address: page.listen, error })?;
         let address =
             listener.local_addr().map_err(|error| PageError::Address { address: page.listen, error })?;
-        let access = Access::Own(OwnLogin {
+        let access = Access::Own(Box::new(OwnLogin {
             hosts: Hosts::new(page.listen, &page.hosts),
             users,
             cookie: Cookie::new(page.is_encrypted(), address.port()),
             proxy,
-        });
+            sessions: Sessions::new(pipelines.to_vec()),
+        }));
         let app = Arc::new(App::new(pipelines.to_vec(), inboxes.to_vec(), own, Links::of(page), access));
         let bounds = Bounds {
             connections_max: CONNECTIONS_MAX,

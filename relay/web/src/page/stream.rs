@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -13,8 +14,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::answer::Problem;
-use super::app::App;
+use super::app::{Access, App};
 use super::gate::Asker;
+use super::session::Session;
 
 /// Maximum number of streams.
 const STREAMS_MAX: usize = 32;
@@ -22,6 +24,8 @@ const STREAMS_MAX: usize = 32;
 const STREAMS_OF_ONE_MAX: usize = 8;
 /// Lifetime of a stream. Then the browser opens another one, and authenticates again.
 const LIFETIME: Duration = Duration::from_secs(600);
+/// Interval at which a stream checks whether its session goes on.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Minimum time between two events: a browser loads a page after each.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -65,7 +69,11 @@ impl Drop for Open {
 }
 
 /// `GET /events`.
-pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) -> Response {
+pub(crate) async fn events(
+    Asker(operator): Asker,
+    State(app): State<Arc<App>>,
+    session: Option<Extension<Session>>,
+) -> Response {
     if app.ended.is_cancelled() {
         let text = "this process does not follow changes anymore, because its relay has stopped";
         return Problem::new(StatusCode::SERVICE_UNAVAILABLE, text).into_response();
@@ -82,25 +90,51 @@ pub(crate) async fn events(Asker(operator): Asker, State(app): State<Arc<App>>) 
     }
     let changes = app.observer.follow();
     let open = Open { user: operator.name().to_owned(), app };
-    let state = (changes, open, Instant::now() + LIFETIME);
-    let stream = unfold(state, |(changes, open, ends_at)| async move {
-        let next = open.app.ended.run_until_cancelled(next(changes, ends_at)).await;
-        let (changes, number) = next.flatten()?;
+    let follower = Following { changes, open, ends_at: Instant::now() + LIFETIME };
+    let session = session.map(|Extension(session)| session);
+    let stream = unfold((follower, session), |(mut follower, session)| async move {
+        let number = follower.next(session.as_ref()).await?;
         let event = Event::default().event("change").data(number.to_string());
-        Some((Ok::<_, Infallible>(event), (changes, open, ends_at)))
+        Some((Ok::<_, Infallible>(event), (follower, session)))
     });
     Sse::new(stream).keep_alive(KeepAlive::new().interval(Duration::from_secs(15))).into_response()
 }
 
-/// Waits for the next change; `None` at the end of the stream's lifetime.
-async fn next(mut changes: watch::Receiver<u64>, ends_at: Instant) -> Option<(watch::Receiver<u64>, u64)> {
-    let changed = async {
-        changes.changed().await.ok()?;
-        tokio::time::sleep(PAUSE).await;
-        Some(*changes.borrow_and_update())
+/// The changes that an open stream follows.
+struct Following {
+    changes: watch::Receiver<u64>,
+    open: Open,
+    ends_at: Instant,
+}
+
+impl Following {
+    /// Waits for the next change; `None` at the end of the stream's lifetime, of the page, or of
+    /// the session.
+    async fn next(&mut self, session: Option<&Session>) -> Option<u64> {
+        let Self { changes, open, ends_at } = self;
+        let changed = async {
+            changes.changed().await.ok()?;
+            tokio::time::sleep(PAUSE).await;
+            Some(*changes.borrow_and_update())
+        };
+        let app = &open.app;
+        tokio::select! {
+            biased;
+            () = app.ended.cancelled() => None,
+            () = ended(app, session) => None,
+            number = tokio::time::timeout_at(*ends_at, changed) => number.ok().flatten(),
+        }
+    }
+}
+
+/// Waits until a session was ended; without one, for ever.
+async fn ended(app: &App, session: Option<&Session>) {
+    let (Access::Own(login), Some(session)) = (&app.access, session) else {
+        return std::future::pending().await;
     };
-    let number = tokio::time::timeout_at(ends_at, changed).await.ok()??;
-    Some((changes, number))
+    while login.sessions.end_of(session).await.is_none() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 #[cfg(test)]

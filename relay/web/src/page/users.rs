@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::session;
+use super::session::{self, Session};
 use crate::settings::{PageCredential, PageUser};
 
 /// Minimum size of a secret in bytes.
@@ -204,7 +204,7 @@ impl Users {
                 self.users.iter().filter(|user| user.secret.is(&digest) & user.is_token).last()
             }
             Proof::Cookie(value) => self.users.iter().find(|user| {
-                session::claimed_name(value).is_some_and(|name| name == user.name)
+                Session::claimed(value).is_some_and(|session| session.user == user.name)
                     && user.secret.digest().is_some_and(|digest| {
                         session::is_valid(value, &user.name, &digest, SystemTime::now())
                     })
@@ -213,10 +213,10 @@ impl Users {
         user.map(|user| Operator::new(user.name.clone(), user.role))
     }
 
-    /// Returns the cookie for an authenticated user.
-    pub(crate) fn cookie(&self, operator: &Operator) -> Option<String> {
-        let user = self.users.iter().find(|user| user.name == operator.name())?;
-        session::sign(&user.name, &user.secret.digest()?, SystemTime::now())
+    /// Returns the cookie of a session of an authenticated user.
+    pub(crate) fn cookie(&self, session: &Session) -> Option<String> {
+        let user = self.users.iter().find(|user| user.name == session.user)?;
+        session.sign(&user.secret.digest()?)
     }
 }
 
@@ -305,6 +305,10 @@ mod tests {
 
     const PEER: Option<IpAddr> = None;
 
+    fn session(operator: &Operator) -> Session {
+        Session::begin(operator.name(), SystemTime::now()).unwrap()
+    }
+
     fn users() -> Users {
         Users::load(&[
             user("ann", Role::Operator, PageCredential::Token, "token-of-ann-1"),
@@ -352,7 +356,7 @@ mod tests {
         let elsewhere = Some(IpAddr::from([10, 0, 0, 2]));
         assert!(users.prove(&right, elsewhere).await.unwrap().is_some(), "another peer waits for nobody");
         let ann = users.know(&right).unwrap();
-        let cookie = Proof::Cookie(users.cookie(&ann).unwrap());
+        let cookie = Proof::Cookie(users.cookie(&session(&ann)).unwrap());
         assert_eq!(users.prove(&cookie, PEER).await, Ok(Some(ann)), "a login goes on");
         tokio::time::sleep(WRONG_PAUSE).await;
         assert!(users.prove(&right, PEER).await.unwrap().is_some());
@@ -375,9 +379,10 @@ mod tests {
     fn a_login_is_known_again_and_another_users_is_not() {
         let users = users();
         let eve = users.know(&Proof::Named("eve".into(), "password-of-eve".into())).unwrap();
-        let cookie = users.cookie(&eve).unwrap();
+        let cookie = users.cookie(&session(&eve)).unwrap();
         assert_eq!(users.know(&Proof::Cookie(cookie)), Some(eve));
-        let forged = session::sign("ann", &hash("password-of-eve"), SystemTime::now()).unwrap();
+        let ann = Session::begin("ann", SystemTime::now()).unwrap();
+        let forged = ann.sign(&hash("password-of-eve")).unwrap();
         assert_eq!(users.know(&Proof::Cookie(forged)), None);
     }
 

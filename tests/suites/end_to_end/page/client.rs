@@ -43,6 +43,11 @@ impl Client {
         self
     }
 
+    /// Returns the last value of a header that was added.
+    pub(crate) fn head(&self, name: &str) -> Option<&str> {
+        self.heads.iter().rev().find_map(|(known, value)| (known == name).then_some(value.as_str()))
+    }
+
     /// Sets another host name.
     pub(crate) fn host(mut self, host: &str) -> Self {
         host.clone_into(&mut self.host);

@@ -1,0 +1,140 @@
+//! The sessions of the page: who is logged in, and the end of a session before its time.
+//!
+//! A login is a signed cookie, so every process with the same configuration accepts it without
+//! asking a database. Lines of the audit of each outbox say which sessions have begun and ended:
+//! `login`, `logout` and `revoke`. So a session ends in all processes that share a database
+//! ([ADR 64](https://github.com/outbox-toolkit/outbox-toolkit/blob/main/docs/adr/0064-sessions-end-by-lines-of-the-audit.md)).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `book` | what is known of sessions, and which of them have ended; pure |
+//! | `follower` | reads new lines of the outboxes |
+//! | `line` | the words of the lines; pure |
+
+mod book;
+mod follower;
+mod line;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::error::{OperateError, OperateErrorKind};
+use super::operator::{Operator, Role, Signed};
+use super::places::{OutboxPlace, Places};
+use super::seconds;
+use super::turns::in_turns;
+
+pub use book::{Book, Ended};
+pub use follower::{Follower, Unread};
+pub use line::{InvalidSessionId, SessionId, Which};
+
+/// Lifetime of a session.
+pub const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
+/// Sessions that began up to this long after a revocation of a user or of everybody end as well:
+/// their beginning is a time of the process that serves the page, and the revocation one of the
+/// database. The maximum difference of the two clocks.
+pub const MARGIN: Duration = Duration::from_secs(60);
+/// Maximum time for the lines of one outbox.
+const LOOK_MAX: Duration = Duration::from_secs(30);
+/// The reason of lines that no person writes.
+const NOTE: &str = "the page";
+
+/// A session of the page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SessionLine {
+    /// Its id.
+    pub session: SessionId,
+    /// The user.
+    pub user: String,
+    /// The user's role at the login.
+    pub role: String,
+    /// The time of the login, by the database's clock.
+    #[serde(serialize_with = "seconds::serialize")]
+    pub since: OffsetDateTime,
+    /// Its end before its time, if there was one.
+    pub ended: Option<Ended>,
+}
+
+/// Returns the sessions that have begun within [`LIFETIME`], the latest first, and the errors of
+/// places that do not answer. A session whose login no database could store is missing.
+/// Cancel-safe.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not view sessions, or no place answers.
+pub async fn sessions(
+    places: &Places,
+    operator: &Operator,
+) -> Result<(Vec<SessionLine>, Vec<OperateError>), OperateError> {
+    operator.permit(Role::Viewer, "view sessions")?;
+    let mut follower = Follower::new();
+    let unread = follower.look(places, LOOK_MAX).await;
+    let is_none_read = places.outboxes.len() == unread.len();
+    let away: Vec<OperateError> =
+        unread.into_iter().map(|unread| unread.error).chain(places.away.iter().cloned()).collect();
+    if is_none_read && let Some(error) = OperateError::all_of(away.clone()) {
+        return Err(error);
+    }
+    Ok((follower.book().sessions(OffsetDateTime::now_utc() - LIFETIME), away))
+}
+
+/// Records that a session has begun. Not cancel-safe: places that were reached have the line.
+///
+/// # Errors
+/// [`OperateError`] of the places that do not have it.
+pub async fn note_login(places: &Places, session: &SessionId, user: &Operator) -> Result<(), OperateError> {
+    let selection = line::begun(session, user.role());
+    note(places, &Signed { operator: user.clone(), note: NOTE.to_owned() }, line::LOGIN, &selection).await
+}
+
+/// Records that a user has logged out. Not cancel-safe, as [`note_login`].
+///
+/// # Errors
+/// [`OperateError`] of the places that do not have it.
+pub async fn note_logout(places: &Places, session: &SessionId, user: &Operator) -> Result<(), OperateError> {
+    let selection = Which::Session(session.clone()).to_string();
+    note(places, &Signed { operator: user.clone(), note: NOTE.to_owned() }, line::LOGOUT, &selection).await
+}
+
+/// Ends sessions in all processes that share one of these databases, within a few seconds. Not
+/// cancel-safe: repeat it, which does no harm.
+///
+/// # Errors
+/// [`OperateError`] when the operator may not do that, or for places that do not have the line: the
+/// processes that read only those go on accepting the sessions.
+pub async fn revoke(places: &Places, signed: &Signed, which: &Which) -> Result<(), OperateError> {
+    signed.check("end sessions")?;
+    if places.outboxes.is_empty() && places.away.is_empty() {
+        let text = "there is no database to store the end of a session";
+        return Err(OperateError::refused(text, "name a configuration with a pipeline"));
+    }
+    note(places, signed, line::REVOKE, &which.to_string()).await
+}
+
+/// Writes a line to every outbox: a process may read only one of them.
+async fn note(places: &Places, signed: &Signed, action: &str, selection: &str) -> Result<(), OperateError> {
+    let write = |place: &OutboxPlace| {
+        let (entries, pipeline) = (place.entries.clone(), place.pipeline.clone());
+        let by = signed.signature(Some(selection.to_owned()));
+        async move {
+            let noted = entries.note_operation(&pipeline, action, &by).await;
+            noted.map_err(|error| OperateError::from(error).about(&pipeline))
+        }
+    };
+    let noted = in_turns(places.outboxes.iter().map(write).collect()).await;
+    let failed = noted.into_iter().filter_map(Result::err).chain(places.away.iter().cloned()).collect();
+    OperateError::all_of(failed).map_or(Ok(()), Err)
+}
+
+/// Refuses a session that would end at once: one that begins within [`MARGIN`] of a revocation.
+///
+/// # Errors
+/// [`OperateErrorKind::Conflict`], with how long to wait.
+pub fn check_begin(ended: Option<&Ended>, now: OffsetDateTime) -> Result<(), OperateError> {
+    let Some(ended) = ended else { return Ok(()) };
+    let wait = (ended.at + MARGIN - now).whole_seconds().max(0) + 1;
+    let text = format!("the sessions of this user were ended by {} a moment ago", ended.actor);
+    let help = format!("log in again in {wait} s");
+    Err(OperateError::new(OperateErrorKind::Conflict, text).with_help(help))
+}
