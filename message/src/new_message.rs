@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::header::Headers;
 use crate::id::MessageId;
 use crate::message::{Message, TOMBSTONE};
-use crate::sealing::{SEALED_CONTENT_TYPE, Sealing, SealingError, mark_sealed};
+use crate::sealing::{ERASED_CONTENT_TYPE, SEALED_CONTENT_TYPE, Sealing, SealingError, mark_sealed};
 use crate::text::{ContentType, EventType, InvalidText, OrderingKey, Topic};
 use crate::trace::{InvalidTrace, TraceContext};
 
@@ -74,6 +74,13 @@ pub enum InvalidMessage {
     /// `deliver_at` is a time that databases and brokers cannot represent.
     #[error("deliver_at {0} is out of range; it must lie between 1970 and 9999")]
     DeliverAt(OffsetDateTime),
+    /// The content type is [`ERASED_CONTENT_TYPE`]: operators would take the message for one that
+    /// was erased.
+    #[error(
+        "content type {ERASED_CONTENT_TYPE} is reserved for messages that an operator has erased; give the type of \
+         the payload"
+    )]
+    ErasedContentType,
 }
 
 /// A message that has passed every check.
@@ -248,6 +255,9 @@ impl NewMessage {
         if let Some(mistake) = self.mistake {
             return Err(mistake.into());
         }
+        if self.content_type.as_str() == ERASED_CONTENT_TYPE {
+            return Err(InvalidMessage::ErasedContentType.into());
+        }
         let topic = Topic::new(self.topic).map_err(InvalidMessage::from)?;
         let kind = match self.kind {
             Some(kind) => kind,
@@ -308,6 +318,17 @@ mod tests {
             prepare(NewMessage::new("orders").deliver_at(late)).unwrap_err(),
             InvalidMessage::DeliverAt(late)
         );
+    }
+
+    /// A message that is forwarded keeps the content type that its sender chose.
+    #[test]
+    fn a_message_that_would_count_as_erased_is_refused() {
+        let received = prepare(NewMessage::new("orders").json(&1)).unwrap().message;
+        let forwarded = received.with_content_type(ContentType::new(ERASED_CONTENT_TYPE).unwrap());
+        let error = prepare(NewMessage::from(forwarded)).unwrap_err();
+        assert_eq!(error, InvalidMessage::ErasedContentType);
+        assert!(error.to_string().contains("application/vnd.outbox.erased is reserved"), "{error}");
+        assert!(prepare(NewMessage::new("orders").content_type(SEALED_CONTENT_TYPE)).is_ok());
     }
 
     #[test]

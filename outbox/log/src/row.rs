@@ -120,7 +120,7 @@ impl Row<'_> {
         let Some(time) = self.enqueued_at else {
             return Err(String::from("its row is no longer in outbox_message, so it cannot be published"));
         };
-        if self.content_type == ERASED_CONTENT_TYPE.as_bytes() {
+        if self.is_erased() {
             return Err(String::from("its content was erased by an operator: discard it"));
         }
         let invalid = |error: message::InvalidText| error.to_string();
@@ -149,6 +149,13 @@ impl Row<'_> {
             payload: Bytes::copy_from_slice(self.payload),
             chunk: None,
         })
+    }
+
+    /// Returns whether an erasure has left this row. A producer that writes by plain SQL may have
+    /// chosen the content type: then the message has a content, or a key, and is published.
+    fn is_erased(&self) -> bool {
+        let is_empty = self.payload.is_empty() && self.key.is_none() && self.headers.is_none();
+        is_empty && self.content_type == ERASED_CONTENT_TYPE.as_bytes()
     }
 
     /// Reads the headers. An error names the place, not the value: headers may hold tokens.
@@ -242,6 +249,19 @@ mod tests {
             let invalid = entry(row).message.unwrap_err();
             assert!(invalid.problem.contains(expected), "{}", invalid.problem);
         }
+    }
+
+    #[test]
+    fn a_row_with_a_content_is_not_erased_whatever_its_content_type() {
+        let named = || Row { content_type: ERASED_CONTENT_TYPE.as_bytes(), payload: b"", ..row() };
+        for kept in [
+            Row { payload: b"{}", ..named() },
+            Row { key: Some(b"order-7"), ..named() },
+            Row { headers: Some(br#"{"a":"1"}"#), ..named() },
+        ] {
+            assert_eq!(entry(kept).message.unwrap().content_type.as_str(), ERASED_CONTENT_TYPE);
+        }
+        assert!(entry(named()).message.is_err());
     }
 
     #[test]

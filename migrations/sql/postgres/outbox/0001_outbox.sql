@@ -229,7 +229,11 @@ BEGIN
     PERFORM {schema}outbox_check_text('key', key, '^[^[:cntrl:]]+$');
     PERFORM {schema}outbox_check_text('kind', kind, '^[^[:cntrl:]]+$');
     PERFORM {schema}outbox_check_text('content type', coalesce(content_type, ''), '^[ -~]+$');
-    IF get_byte(uuid_send(message_id), 6) >> 4 <> 7 THEN
+    IF content_type = 'application/vnd.outbox.erased' THEN
+        RAISE EXCEPTION 'content type % is reserved for messages that an operator has erased; give the type of the payload',
+                content_type
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF get_byte(uuid_send(message_id), 6) >> 4 <> 7 THEN
         RAISE EXCEPTION 'message id % is not a version 7 UUID', message_id
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out and one is made.';
     ELSIF get_byte(uuid_send(message_id), 8) >> 6 <> 2 THEN

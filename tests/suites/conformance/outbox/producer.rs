@@ -646,6 +646,10 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
         ),
         ("outbox_enqueue('orders', '', message_id => gen_random_uuid())", "is not a version 7 UUID"),
         ("outbox_enqueue('orders', '', traceparent => 'x')", "traceparent \"x\""),
+        (
+            "outbox_enqueue('orders', '', content_type => 'application/vnd.outbox.erased')",
+            "content type application/vnd.outbox.erased is reserved for messages that an operator has erased",
+        ),
     ] {
         let mut connection = db.pool.acquire().await.unwrap();
         let error = Postgres::execute(&mut connection, &format!("SELECT {call}")).await.unwrap_err();
