@@ -206,8 +206,9 @@ pub enum Command {
     Audit(audit::Audit),
     /// Stop publishing a topic, an ordering key or everything, until it is resumed.
     ///
-    /// Takes effect within a second. Messages already handed to the broker are still delivered.
-    /// Paused messages wait in order, and others are published.
+    /// Takes effect within a second. Messages that the relay has already queued for its broker, up
+    /// to a window of them, still go out (`relay_in_flight_messages`); ending the relay process
+    /// stops them. Paused messages wait in order, and others are published.
     Pause(pause::Pause),
     /// Resume publishing a topic, an ordering key or everything.
     Resume(pause::Pause),

@@ -82,7 +82,10 @@ impl Pause {
         match action {
             "paused" => {
                 note!(
-                    "takes effect within a second; messages already handed to the broker are still delivered"
+                    "takes effect within a second; up to a window of messages already queued for the broker still goes out"
+                );
+                note!(
+                    "the metric relay_in_flight_messages counts them, and ending the relay process stops them"
                 );
                 if pause::is_unknown(&places, &scope).await {
                     let meant = meant(&places, &scope).await;

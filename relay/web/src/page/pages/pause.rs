@@ -49,7 +49,11 @@ pub(crate) async fn ask(
             @if is_resume { input type="hidden" name="since" value=(query.text("since")); }
             p { "Pipeline " strong { (cell(pipeline.name.as_str())) } ". "
                 @if is_resume { "Held messages are published in order" (status.and_then(flows).unwrap_or_default()) "." }
-                @else { "No message is lost: paused messages wait, and later messages with the same keys wait behind them." } }
+                @else {
+                    "No message is lost: paused messages wait, and later messages with the same keys wait behind them. "
+                    "Messages that the relay has already queued for its broker still go out (the metric "
+                    "relay_in_flight_messages counts them); ending the relay process stops them."
+                } }
             @if is_fixed {
                 @for name in ["scope", "name"] { input type="hidden" name=(name) value=(query.exact(name)); }
                 @match &paused {
