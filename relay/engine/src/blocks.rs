@@ -44,6 +44,8 @@ pub(crate) struct Blocks {
     paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
+    /// Whether a key may have got further since the last [`Blocks::take_progress`].
+    has_progress: bool,
 }
 
 /// How a topic that does not accept messages is tried.
@@ -235,6 +237,7 @@ impl Blocks {
     pub(crate) fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
+            self.has_progress = true;
             self.held.release(QueueName::of("", Some(key)));
         }
     }
@@ -249,6 +252,7 @@ impl Blocks {
     pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.busy.session_ended();
+        self.has_progress = true;
         self.held.release_all();
     }
 
@@ -274,8 +278,20 @@ impl Blocks {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         if self.stuck.remove(queue, id) {
+            self.has_progress = true;
             self.held.release(QueueName::of("", Some(key)));
         }
+    }
+
+    /// Records that held entries were read back.
+    pub(crate) fn read_back(&mut self) {
+        self.has_progress = true;
+    }
+
+    /// Returns whether a due entry that waits for an earlier one of its key may be free, because a
+    /// key has got further since the last call.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.has_progress)
     }
 
     /// Records that an entry was discarded, or confirmed while it was held. The next entry of its

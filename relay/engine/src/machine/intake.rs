@@ -161,10 +161,11 @@ impl Machine {
         }
     }
 
-    /// Returns whether a due exception was left unread since the last call, so that it must be read
-    /// again.
+    /// Returns whether to read the due exceptions again at once: one was left unread because others
+    /// of its key come first, and a key has got further since. Otherwise the next ordinary pass is
+    /// soon enough, as behind a dead entry that stays for days.
     pub(crate) fn take_due_waits(&mut self) -> bool {
-        std::mem::take(&mut self.due_waits)
+        self.due_waits && self.blocks.take_progress() && std::mem::take(&mut self.due_waits)
     }
 
     fn scheduled(&mut self, exception: Exception) {
@@ -223,6 +224,7 @@ impl Machine {
         for (ask, page) in asks.iter().zip(pages) {
             let queue = QueueHash::of_name(&ask.queue);
             if self.blocks.held.answered(queue, ask.from) {
+                self.blocks.read_back();
                 let mut passed = None;
                 let read = self.held_page(queue, ask.from, page, &mut passed);
                 self.blocks.held.read(queue, read);

@@ -174,6 +174,28 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
     assert!(bench.machine.has_room_for_exceptions() && bench.machine.has_room());
 }
 
+/// Goal: an entry that is due behind a dead one of its key, which stays for days, does not cause
+/// one pass over all that is due after the other. Oracle: when the next pass is wanted at once.
+#[test]
+fn what_is_due_behind_a_dead_entry_is_read_again_at_once_only_when_that_one_has_left() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let message = message_for("t", "a");
+    bench.read(&message);
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    let outcome = Err(PublishError::refused("nobody listens").without_retry());
+    bench.machine.receipt(Receipt { ticket, outcome }, 0.5);
+    bench.cursor();
+    let behind = exception(2, &message, ExceptionState::Retrying);
+    bench.machine.due(vec![behind.clone()], 0.5);
+    bench.machine.take_due_waits();
+    bench.machine.due(vec![behind.clone()], 0.5);
+    assert!(!bench.machine.take_due_waits() && bench.machine.open_len() == 0);
+    bench.machine.due(vec![exception(1, &message, ExceptionState::Discarded)], 0.5);
+    assert!(bench.machine.take_due_waits());
+    bench.machine.due(vec![behind], 0.5);
+    assert_eq!(bench.machine.submissions(9).len(), 1);
+}
+
 /// An entry that is held while a page of its queue is on the way can become the queue's first
 /// entry, and precede the one that stops the page.
 #[test]
