@@ -38,6 +38,7 @@ fn signature(subject: &str, facts: &EndpointFacts) -> Finding {
             let remedy = "a receiver cannot tell the relay from others: set secret_files";
             Finding::warn("signature", subject, "requests are not signed", remedy)
         }
+        Ok(1) => Finding::pass("signature", subject, "requests are signed with one secret"),
         Ok(count) => Finding::pass("signature", subject, format!("requests are signed with {count} secrets")),
         Err(problem) => {
             let remedy = "its messages wait: write whsec_ and 24 to 64 bytes in base64 into the file";
