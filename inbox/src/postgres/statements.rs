@@ -374,13 +374,10 @@ migrations::statements! {
         accept_late, outcome, decision, done_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, \
         CASE WHEN $8 IS NOT NULL THEN clock_timestamp() END) \
         ON CONFLICT (consumer, dead_letter) WHERE done_at IS NULL DO NOTHING RETURNING seq";
-    /// Found by its number alone: for a table that the planner believes to be empty, the index of
-    /// open requests costs nothing either, and all of them would be read.
     finish_request = "UPDATE {schema}inbox_audit SET outcome = $2, done_at = clock_timestamp() \
-        WHERE seq = $1 AND coalesce(done_at, 'infinity') = 'infinity'";
+        WHERE seq = $1 AND done_at IS NULL";
     /// Nothing while another process carries it out.
-    is_requested = "SELECT true FROM {schema}inbox_audit \
-        WHERE seq = $1 AND coalesce(done_at, 'infinity') = 'infinity' FOR UPDATE SKIP LOCKED";
+    is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED";
     /// In an order that only the index of open requests has: by `seq` alone, the planner would
     /// rather read all decisions that are done, once it believes that many are open.
     requests = "SELECT {decision} FROM {schema}inbox_audit

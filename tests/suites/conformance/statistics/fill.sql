@@ -14,7 +14,7 @@ SELECT gen_random_uuid(), CASE WHEN of_billing THEN 'billing' ELSE 'warehouse' E
     CASE WHEN of_billing AND n % 4 > 1 THEN now() - interval '1 hour' END
 FROM generate_series(0, {rows} - 1) n, LATERAL (SELECT outbox_new_message_id() AS m, n % 8 < 4 AS of_billing WHERE n >= 0) id;
 INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action)
-SELECT 'ann', 'prices are back', gen_random_uuid(), 'shipping', 'redrive' FROM generate_series(1, {rows} / 20);
+SELECT 'ann', 'prices are back', gen_random_uuid(), 'shipping', 'redrive' FROM generate_series(1, 300);
 INSERT INTO inbox_audit (actor, note, dead_letter, consumer, action, outcome, done_at, decision)
 SELECT 'ann', 'a bad week', gen_random_uuid(), 'billing', 'discard', 'discarded', now(),
     CASE WHEN n % 2 = 0 THEN uuid '0193a1c0-0000-7000-8000-000000000001' END FROM generate_series(1, {rows}) n;
