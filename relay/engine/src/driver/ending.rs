@@ -58,17 +58,16 @@ impl Driver {
             }
         }
         let _ = self.commands.send(Command::Release).await;
-        self.ended_by_checkpointer(checkpointer.await)
+        ended_by_checkpointer(checkpointer.await)
     }
+}
 
-    pub(super) fn ended_by_checkpointer(&self, ended: Joined<CheckpointerEnd>) -> Ended {
-        match ended {
-            Ok(Ok(CheckpointerEnd::Released)) => Ended::Stopped,
-            Ok(Ok(CheckpointerEnd::Lost)) => Ended::LeaseLost,
-            Ok(Err(error)) if self.storing => Ended::Unstored(error),
-            Ok(Err(error)) => Ended::Failed(error),
-            Err(panic) => crashed(&panic),
-        }
+pub(super) fn ended_by_checkpointer(ended: Joined<CheckpointerEnd>) -> Ended {
+    match ended {
+        Ok(Ok(CheckpointerEnd::Released)) => Ended::Stopped,
+        Ok(Ok(CheckpointerEnd::Lost)) => Ended::LeaseLost,
+        Ok(Err(error)) => Ended::Failed(error),
+        Err(panic) => crashed(&panic),
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::ending::ended_by_reader;
+use self::ending::{ended_by_checkpointer, ended_by_reader};
 use self::storing::committed;
 use self::trial::Trial;
 use crate::blocks::Blocks;
@@ -43,11 +43,17 @@ pub(crate) enum Ended {
     LeaseLost,
     /// The database failed: take the lease and load the cursor again.
     Failed(LogError),
-    /// The database failed while a checkpoint was on its way: what was published since the last one
-    /// will be published again.
-    Unstored(LogError),
     /// Two entries share this id. Their state in memory must not be stored.
     SharedId(EntryId),
+}
+
+/// The end of a term.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) ended: Ended,
+    /// Whether a checkpoint was on its way, or none was stored since the last term whose checkpoint
+    /// was: what was published since will be published again.
+    pub(crate) is_unstored: bool,
 }
 
 /// Callback that sees the machine after every step.
@@ -124,7 +130,7 @@ struct Driver {
 impl Lead {
     /// Leads until asked to stop, the lease is lost or the database fails. Not cancel-safe: stop it
     /// with the token.
-    pub(crate) async fn run(self) -> Ended {
+    pub(crate) async fn run(self) -> Term {
         let (pages_in, pages) = mpsc::channel(1);
         let (asks, asks_out) = mpsc::channel(1);
         let (answers_in, answers) = mpsc::channel(1);
@@ -196,7 +202,11 @@ impl Lead {
             commits,
             trial,
         };
-        driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await
+        let ended = driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await;
+        // Whatever ended it: a checkpoint that hangs ends the term by its lease, and of a database
+        // that is gone the reader may learn first.
+        let is_unstored = !matches!(ended, Ended::Stopped) && (driver.storing || driver.trial.is_some());
+        Term { ended, is_unstored }
     }
 }
 
@@ -233,7 +243,7 @@ impl Driver {
             // how many pages can come in a row.
             tokio::select! {
                 biased;
-                ended = &mut *checkpointer => return self.ended_by_checkpointer(ended),
+                ended = &mut *checkpointer => return ended_by_checkpointer(ended),
                 ended = &mut *reader => return ended_by_reader(ended),
                 // The lease could not be renewed in time: stop now, whatever the database answers
                 // later.

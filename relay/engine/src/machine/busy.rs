@@ -1,9 +1,10 @@
 //! Destinations that take messages more slowly than they come.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use message::{Fault, FaultScope, MaxInFlightPerKey, Message, PublishError, Receipt, Submission, Ticket};
-use outbox_log::{Cursor, EntryId, Exception, ExceptionState, Mark};
+use outbox_log::{Cursor, EntryId, Exception, ExceptionState, HeldQueue, HeldQueues, Mark, QueueName};
 
 use super::bench::{Bench, exception, message_for};
 use super::world::settings;
@@ -81,6 +82,19 @@ impl Slow {
             .filter(|id| !self.published.contains(id) && !self.is_taken(*id))
             .map(|id| exception(id.0, &self.log[id.0 as usize - 1], ExceptionState::Held))
             .collect();
+        if self.bench.machine.wanted_names().is_some() {
+            self.bench.machine.asks();
+            let mut names = HashSet::new();
+            let name = |held: &Exception| QueueName::of(held.entry.topic(), held.entry.key());
+            let firsts = held.iter().filter(|held| names.insert(name(held)));
+            let queue = |held: &Exception| HeldQueue {
+                name: name(held),
+                first: held.entry.id,
+                topic: String::from("t"),
+            };
+            let queues = firsts.map(queue).collect();
+            self.bench.machine.names(HeldQueues { queues, exhausted: true });
+        }
         self.bench.read_back(&held);
     }
 
@@ -178,12 +192,9 @@ fn a_topic_without_anything_at_its_destination_is_tried_again() {
         assert!(bench.machine.submissions(9).is_empty());
         assert!(bench.machine.wanted_names().is_some(), "after {pause} ms");
         bench.machine.asks();
-        let queue = outbox_log::HeldQueue {
-            name: outbox_log::QueueName::of("t", Some("k")),
-            first: EntryId(1),
-            topic: String::from("t"),
-        };
-        bench.machine.names(outbox_log::HeldQueues { queues: vec![queue], exhausted: true });
+        let queue =
+            HeldQueue { name: QueueName::of("t", Some("k")), first: EntryId(1), topic: String::from("t") };
+        bench.machine.names(HeldQueues { queues: vec![queue], exhausted: true });
         bench.read_back(std::slice::from_ref(&held));
     }
     assert_eq!(bench.machine.submissions(9).len(), 1);

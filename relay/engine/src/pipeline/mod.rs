@@ -28,7 +28,7 @@ use self::claim::{Claim, Claimed, Open, Taken};
 pub use self::kept::{AfterFault, KeptEnd};
 pub use self::status::{Role, Status};
 use crate::chunking::Chunking;
-use crate::driver::{Ended, Lead, Observer};
+use crate::driver::{Ended, Lead, Observer, Term};
 use crate::options::EngineOptions;
 use crate::publishing::Publishing;
 use crate::takeover::Takeover;
@@ -185,7 +185,7 @@ impl Pipeline {
                     failures = 0;
                     Duration::ZERO
                 }
-                Ok(Ended::Failed(error) | Ended::Unstored(error)) | Err(error) => {
+                Ok(Ended::Failed(error)) | Err(error) => {
                     failures += 1;
                     let pause = pause(failures, self.host.uniform());
                     self.wait_because(&error);
@@ -265,8 +265,8 @@ impl Pipeline {
             session: self.session.clone(),
             follows_unstored: open.is_unstored,
         };
-        let ended = lead.run().await;
-        open.is_unstored = matches!(ended, Ended::Unstored(_));
+        let Term { ended, is_unstored } = lead.run().await;
+        open.is_unstored = is_unstored;
         Ok(ended)
     }
 }

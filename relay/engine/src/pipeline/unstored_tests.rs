@@ -23,6 +23,8 @@ const ROWS: i64 = 500;
 struct FullDisk {
     rows: Vec<Entry>,
     is_full: AtomicBool,
+    /// Whether somebody has locked the table instead, so that a checkpoint has no answer.
+    is_locked: bool,
     /// Checkpoints that were not stored.
     failures: AtomicUsize,
 }
@@ -44,6 +46,9 @@ impl LogScript for FullDisk {
             return Ok(Fenced::Held);
         }
         self.failures.fetch_add(1, Ordering::Relaxed);
+        if self.is_locked {
+            std::future::pending::<()>().await;
+        }
         let reason = String::from("could not extend file: No space left on device");
         Err(LogError::Unavailable { reason, source: None })
     }
@@ -62,15 +67,26 @@ impl BrokerScript for Counting {
     }
 }
 
-/// Goal: while no checkpoint can be stored, terms do not publish the same messages again and again;
-/// afterwards everything leaves at once. Oracle: the number of copies at the broker.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_stored_is_not_published_again_and_again() {
+    published_once_a_term(false, 50).await;
+}
+
+/// A checkpoint without an answer ends its term by the lease.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_lock_is_not_published_again_and_again() {
+    published_once_a_term(true, 15).await;
+}
+
+/// Goal: while no checkpoint can be stored, terms do not publish the same messages again and again;
+/// afterwards everything leaves at once. Oracle: the number of copies at the broker.
+async fn published_once_a_term(is_locked: bool, terms_min: usize) {
     let rows = (1..=ROWS).map(|id| {
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
         Entry { id: EntryId(id), message: Ok(message), deliver_in: None }
     });
-    let disk = FullDisk { rows: rows.collect(), is_full: true.into(), failures: AtomicUsize::default() };
+    let (is_full, failures) = (true.into(), AtomicUsize::default());
+    let disk = FullDisk { rows: rows.collect(), is_full, is_locked, failures };
     let (disk, broker) = (Arc::new(disk), Arc::new(Counting::default()));
     let name = RelayName::new("orders").unwrap();
     let store = Arc::new(ScriptedLog(Arc::clone(&disk)));
@@ -81,12 +97,12 @@ async fn what_cannot_be_stored_is_not_published_again_and_again() {
     let copies = || broker.0.lock().unwrap().values().sum::<usize>();
     tokio::time::sleep(Duration::from_mins(5)).await;
     let failures = disk.failures.load(Ordering::Relaxed);
-    assert!(failures > 50, "{failures} terms");
+    assert!(failures > terms_min, "{failures} terms");
     // The first term publishes what it reads before its checkpoint fails, each later one a message.
     let (rows, published) = (usize::try_from(ROWS).unwrap(), copies());
     assert!(published < rows + failures, "{published} copies in {failures} terms");
     disk.is_full.store(false, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tokio::time::sleep(Duration::from_secs(if is_locked { 20 } else { 7 })).await;
     assert_eq!(broker.0.lock().unwrap().len(), rows);
     assert!(copies() <= published + rows, "{} copies", copies());
     stop.cancel();
