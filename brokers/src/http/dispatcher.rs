@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::depth::WAIT_MAX;
 use super::fault::Failure;
 use super::send::{Job, Sender};
 use super::share::{Bounds, Next, Share};
@@ -25,7 +26,8 @@ const SORT_MAX: usize = 1_024;
 /// messages are forgotten.
 const FAILED_MAX: usize = 10_000;
 
-/// Messages that may wait in a share, as a multiple of the requests in flight.
+/// Messages that may wait in a share at most, as a multiple of the requests in flight. Only a
+/// receiver that answers within some 15 ms has as many: of others, what is sent in half a second.
 const WAITING_FACTOR: usize = 32;
 
 /// Maximum requests in flight that no longer count. Each has a connection, so it keeps below the
@@ -62,6 +64,9 @@ pub(super) struct Dispatcher {
     requests: JoinSet<Option<Failure>>,
     in_flight: HashMap<Id, Request>,
     counted: Counted,
+    /// When the shares are looked at, whether more wait in them than are sent soon. Nothing else
+    /// may happen in one whose requests hang.
+    look_at: Option<Instant>,
     /// How often an endpoint was left that is known only because it failed, since those were last
     /// forgotten.
     failed: usize,
@@ -97,6 +102,7 @@ impl Dispatcher {
             requests: JoinSet::new(),
             in_flight: HashMap::new(),
             counted: Counted::default(),
+            look_at: None,
             failed: 0,
         }
     }
@@ -107,12 +113,12 @@ impl Dispatcher {
         let mut open = true;
         let mut arrived = Vec::with_capacity(SORT_MAX);
         loop {
-            let due = self.dispatch();
+            let due = [self.dispatch(), self.look()].into_iter().flatten().min();
             // Turns may be left over, of endpoints that have nothing to send.
             if !open && self.requests.is_empty() {
                 return;
             }
-            let room = async {
+            let time = async {
                 match due {
                     Some(due) => tokio::time::sleep_until(due).await,
                     None => std::future::pending().await,
@@ -121,7 +127,7 @@ impl Dispatcher {
             tokio::select! {
                 count = self.submitted.recv_many(&mut arrived, SORT_MAX), if open => open = count > 0,
                 Some(finished) = self.requests.join_next_with_id() => self.finish(finished),
-                () = room => {}
+                () = time => {}
             }
             arrived.drain(..).for_each(|job| self.push(job));
         }
@@ -134,6 +140,20 @@ impl Dispatcher {
         let share = job.endpoint.share.clone();
         self.shares.entry(share.clone()).or_insert_with(|| Share::new(self.pace.share)).push(job);
         self.take_turn(&share);
+        self.look_at.get_or_insert_with(|| Instant::now() + WAIT_MAX);
+    }
+
+    /// Looks at the shares if it is time. Returns when to do so again, if messages wait.
+    fn look(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        if self.look_at.is_some_and(|at| at <= now) {
+            let mut waits = false;
+            for share in self.shares.values_mut() {
+                waits |= share.shorten(now);
+            }
+            self.look_at = waits.then(|| now + WAIT_MAX);
+        }
+        self.look_at
     }
 
     /// Puts a share among the turns, if it may send. Forgets it if nothing is known of it.
@@ -159,7 +179,7 @@ impl Dispatcher {
         {
             let Some(share) = self.shares.get_mut(&name) else { continue };
             share.has_turn = false;
-            let Some(Next { job, streak }) = share.next() else { continue };
+            let Some(Next { job, streak }) = share.next(now) else { continue };
             let uri = job.endpoint.target.uri.clone();
             let task = self.requests.spawn(Arc::clone(&self.sender).send(job, streak));
             self.counted.len += 1;

@@ -69,6 +69,7 @@ mod certificates;
 mod client;
 mod config;
 mod connector;
+mod depth;
 mod dispatcher;
 mod endpoints;
 mod fault;

@@ -396,12 +396,14 @@ async fn a_hanging_endpoint_delays_only_itself() {
         .concurrency(4)
         .requests_max(4);
     let mut session = Session::open(&config).await;
-    session.submit((0..50).map(|key| message("slow", &key.to_string()))).await;
+    session.submit((0..8).map(|key| message("slow", &key.to_string()))).await;
     hanging.after(4).await;
-    session.submit((0..50).map(|key| message("quick", &key.to_string()))).await;
-    for _ in 0..50 {
-        let receipt = session.receipt().await;
-        assert!(receipt.ticket > Ticket(50) && receipt.outcome.is_ok(), "{receipt:?}");
+    for _ in 0..10 {
+        session.submit((0..5).map(|key| message("quick", &key.to_string()))).await;
+        for _ in 0..5 {
+            let receipt = session.receipt().await;
+            assert!(receipt.ticket > Ticket(8) && receipt.outcome.is_ok(), "{receipt:?}");
+        }
     }
     assert_eq!(hanging.requests().len(), 4, "the limit of an endpoint");
 }
@@ -420,8 +422,9 @@ fn named(server: &Server, path: &str, key: usize) -> Message {
     named
 }
 
-/// Goal: what a slow endpoint cannot take soon is answered at once, so that it does not fill the
-/// relay's window, and nothing else is. Oracle: the receipts, and the server's requests.
+/// Goal: what a slow endpoint cannot take soon is answered at once or after half a second, so that
+/// it does not fill the relay's window and does not seem silent, and nothing else is. Oracle: the
+/// receipts, and the server's requests.
 #[tokio::test]
 async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
     let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
@@ -434,14 +437,23 @@ async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
     session.submit((0..2).map(|key| message("slow", &key.to_string()))).await;
     hanging.after(2).await;
     session.submit((2..500).map(|key| message("slow", &key.to_string()))).await;
-    for ticket in 67..=500 {
-        let Receipt { ticket: answered, outcome } = session.receipt().await;
+    session.submit([message("quick", "a")]).await;
+    // Two or up to twice as many keep waiting, by how many had room when they came.
+    let mut quick = 0;
+    let mut refused = 0;
+    while quick < 1 || refused < 494 {
+        let Receipt { ticket, outcome } = session.receipt().await;
+        if ticket == Ticket(501) {
+            outcome.unwrap();
+            quick += 1;
+            continue;
+        }
+        refused += 1;
         let error = outcome.unwrap_err();
-        assert_eq!((answered, error.fault(), error.scope()), (Ticket(ticket), BROKER.0, BROKER.1), "{error}");
-        assert!(error.to_string().contains("64 of them wait"), "{error}");
+        assert_eq!((error.fault(), error.scope()), BROKER, "{error}");
+        assert!(ticket > Ticket(4) && error.to_string().contains("of them wait"), "{error}");
         assert!(!error.is_about_this_message() && error.is_saturated(), "{error}");
     }
-    session.send(message("quick", "a")).await.unwrap();
     assert_eq!(hanging.requests().len(), 2);
 }
 
@@ -486,13 +498,13 @@ async fn nothing_is_refused_because_it_waits_for_the_only_endpoint() {
 async fn urls_of_one_host_share_its_requests() {
     let server = Server::start((0..4).map(|_| Step::Gate)).await;
     let mut session = Session::open(&naming(&server)).await;
-    session.submit((0..50).map(|key| named(&server, &format!("/orders/{key}"), key))).await;
+    session.submit((0..8).map(|key| named(&server, &format!("/orders/{key}"), key))).await;
     server.after(4).await;
     // Others would have been sent by now.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(server.requests().len(), 4);
     server.state.gate.notify_waiters();
-    for _ in 0..50 {
+    for _ in 0..8 {
         session.receipt().await.outcome.unwrap();
     }
 }
