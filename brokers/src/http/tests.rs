@@ -719,9 +719,10 @@ async fn a_wish_to_wait_is_passed_on() {
     assert_eq!(server.requests().len(), 1, "nothing more is sent");
 }
 
-/// Goal: an answer that comes before the request was read, and ends the connection, is not lost.
-/// Oracle: the errors of requests that a server refuses by their head, in many rounds, because the
-/// two ends race.
+/// Goal: an answer that comes before the request was read is not lost. Oracle: the errors of
+/// requests that a server refuses by their head, and reads on only after that. One that closes at
+/// once may reset the connection before anybody has read its answer: `steady` tests what can be
+/// read then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_before_the_body_is_read_counts() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -733,6 +734,7 @@ async fn an_answer_before_the_body_is_read_counts() {
             if stream.read(&mut some).await.is_ok_and(|count| count > 0) {
                 let answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n";
                 let _ = stream.write_all(answer).await;
+                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
             }
         }
     });
@@ -740,7 +742,7 @@ async fn an_answer_before_the_body_is_read_counts() {
         Session::open(&config().url(format!("http://{address}/")).message_bytes_max(16 << 20)).await;
     let mut sent = message("orders", "a");
     sent.payload = vec![b'x'; 4 << 20].into();
-    for round in 0..100 {
+    for round in 0..20 {
         let error = session.send(sent.clone()).await.unwrap_err();
         assert_eq!((error.fault(), error.scope()), (Fault::Message, FaultScope::Message), "{round}: {error}");
         assert!(error.to_string().contains("status 413"), "{error}");

@@ -58,7 +58,7 @@ impl Sql<'_> {
             Some(field) if field.path.is_empty() => of_column("{row}.{column}::text", field, row).render(),
             Some(field) => of_path(
                 "(CASE WHEN {row}.{column}::text ~ {suspect} \
-                 THEN regexp_replace({row}.{column}::text, {unreadable}, {unknown}, 'g') \
+                 THEN regexp_replace(replace({row}.{column}::text, {pair}, {backslash}), {unreadable}, {unknown}, 'g') \
                  ELSE {row}.{column}::text END::json #>> {path})",
                 field,
                 row,
@@ -104,7 +104,8 @@ impl Sql<'_> {
         } else {
             // The type json keeps a member's text as written.
             of_path(
-                "nullif(CASE WHEN {row}.{column}::text ~ {suspect} AND {row}.{column}::text ~ {unreadable} \
+                "nullif(CASE WHEN {row}.{column}::text ~ {suspect} \
+                 AND replace({row}.{column}::text, {pair}, {backslash}) ~ {unreadable} \
                  THEN replace((replace({row}.{column}::text, {escape}, {stand_in})::json #> {path})::text, \
                  {stand_in}, {escape}) \
                  ELSE ({row}.{column}::json #> {path})::text END, 'null')",
@@ -136,6 +137,9 @@ fn of_path(text: &'static str, field: &Field, row: &'static str) -> Statement {
     let path = Template::new("ARRAY[{steps}]").statement("steps", &literals(&field.path)).render();
     of_column(text, field, row)
         .literal("suspect", SUSPECT)
+        // The second of two backslashes begins no escape.
+        .literal("pair", r"\\")
+        .literal("backslash", r"\u005c")
         .literal("unreadable", UNREADABLE)
         // U+FFFD, with the backslash escaped for regexp_replace.
         .literal("unknown", r"\\ufffd")

@@ -203,8 +203,8 @@ impl Lead {
             trial,
         };
         let ended = driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await;
-        // Whatever ended it: a checkpoint that hangs ends the term by its lease, and of a database
-        // that is gone the reader may learn first.
+        // The cause does not matter: a checkpoint that hangs ends the term by its lease, and of a
+        // database that is gone the reader may learn first.
         let is_unstored = !matches!(ended, Ended::Stopped) && (driver.storing || driver.trial.is_some());
         Term { ended, is_unstored }
     }

@@ -19,7 +19,7 @@ struct Case {
     payload: &'static str,
 }
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 7] = [
     Case { document: r#"{"key":"k","größe":"NUL \u0000"}"#, key: "k", payload: r#""NUL \u0000""# },
     Case {
         document: r#"{"größe":{"half":"\ud83d","other":"\ude00"},"key":"k\ud83d"}"#,
@@ -36,6 +36,12 @@ const CASES: [Case; 6] = [
         document: r#"{"größe":["\\u0000","\\\u0000","\"\u0000\""],"key":"k"}"#,
         key: "k",
         payload: r#"["\\u0000","\\\u0000","\"\u0000\""]"#,
+    },
+    // The second of two backslashes begins no escape, so the half behind it is alone.
+    Case {
+        document: r#"{"größe":"\\ud83d\ude00","key":"a\\ud83d\ude00"}"#,
+        key: "a\\ud83d\u{fffd}",
+        payload: r#""\\ud83d\ude00""#,
     },
     // Names of members may be escaped.
     Case {
