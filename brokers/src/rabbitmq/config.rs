@@ -189,7 +189,7 @@ impl Config {
         within("confirm_timeout_ms", self.confirm_timeout_ms, 100..=600_000)?;
         within("prefetch", self.prefetch, 1..=u16::MAX)?;
         if let Some(url) = &self.management_url {
-            management_url::check(url, self.allow_plaintext)?;
+            management_url::check(url, self.oauth.as_ref(), self.allow_plaintext)?;
         }
         for pattern in self.unroutable_topics.keys() {
             // A beginning without a name is that of all topics, which `unroutable` is for.

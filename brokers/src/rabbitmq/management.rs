@@ -85,7 +85,7 @@ impl Management {
     pub(super) async fn new(config: &Config) -> Result<Option<Self>, InspectError> {
         let Some(text) = &config.management_url else { return Ok(None) };
         let wrong = |error: InvalidSetting| InspectError::operator(error.to_string());
-        let base = check(text, config.allow_plaintext).map_err(wrong)?;
+        let base = check(text, config.oauth.as_ref(), config.allow_plaintext).map_err(wrong)?;
         let login = Endpoint::new(config).map_err(wrong)?.management_login().await?;
         let ManagementLogin { authorization, vhost } = login;
         let timeout = Duration::from_millis(config.connect_timeout_ms);
@@ -350,6 +350,7 @@ impl From<Queue> for QueueFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oauth::OAuth;
 
     #[test]
     fn routing_keys_match_as_rabbitmq_matches_them() {
@@ -494,12 +495,35 @@ mod tests {
             ("http://u:s3cret@127.0.0.1", "credentials"),
             ("http://rabbit.internal:15672", "another machine"),
         ] {
-            let error = check(text, false).unwrap_err().to_string();
+            let error = check(text, None, false).unwrap_err().to_string();
             assert!(error.starts_with("rabbitmq.management_url"), "{error}");
             assert!(error.contains(part) && !error.contains("s3cret"), "{error}");
         }
-        assert!(
-            check("https://rabbit.internal", false).is_ok() && check("http://127.0.0.1:1", false).is_ok()
-        );
+        for text in ["https://rabbit.internal", "http://127.0.0.1:1"] {
+            assert!(check(text, None, false).is_ok(), "{text}");
+        }
+    }
+
+    /// Goal: a token does not leave this machine unencrypted, whatever is allowed. Oracle: the
+    /// setting and the host in the error; a password may, if that is allowed.
+    #[test]
+    fn a_token_goes_to_another_machine_by_https_only() {
+        let token = OAuth::file("/x");
+        let config = Config::new("amqps://rabbit").allow_plaintext(true).oauth(token.clone());
+        for text in ["http://rabbit.internal:15672", "http://10.0.0.1", "http://localhost.evil.example"] {
+            assert!(check(text, None, true).is_ok(), "{text}");
+            let config = config.clone().management_url(text);
+            for error in [check(text, Some(&token), true).err(), Endpoint::new(&config).err()] {
+                let error = error.unwrap().to_string();
+                assert!(error.starts_with("rabbitmq.management_url"), "{error}");
+                assert!(error.contains("a token would cross the network unencrypted"), "{error}");
+                assert!(error.contains(text.split(['/', ':']).nth(3).unwrap()), "{error}");
+            }
+        }
+        for text in
+            ["https://rabbit.internal", "http://127.0.0.1:15672", "http://[::1]:1", "http://localhost"]
+        {
+            assert!(check(text, Some(&token), true).is_ok(), "{text}");
+        }
     }
 }

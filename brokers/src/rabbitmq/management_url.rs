@@ -1,12 +1,14 @@
 //! The address of the management API.
 
+use message::loopback::is_loopback;
 use url::Url;
 
+use crate::oauth::OAuth;
 use crate::plaintext;
 use crate::settings::InvalidSetting;
 
 /// Checks the setting `management_url`.
-pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSetting> {
+pub(super) fn check(text: &str, oauth: Option<&OAuth>, allow_plaintext: bool) -> Result<Url, InvalidSetting> {
     let shape = "write http[s]://host[:port]";
     let url = Url::parse(text).map_err(|error| invalid(format!("{error}; {shape}")))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -18,6 +20,12 @@ pub(super) fn check(text: &str, allow_plaintext: bool) -> Result<Url, InvalidSet
     }
     if url.scheme() == "http" {
         let host = url.host_str().unwrap_or_default();
+        if oauth.is_some() && !is_loopback(host) {
+            return Err(invalid(format!(
+                "{host} is another machine, and a token would cross the network unencrypted, whatever \
+                 allow_plaintext says; write https://"
+            )));
+        }
         plaintext::check("rabbitmq", "management_url", host, allow_plaintext, "write https://")?;
     }
     Ok(url)

@@ -69,6 +69,8 @@ pub(crate) struct Texts {
     pub(crate) note: Statement,
     /// Relay, rows.
     pub(crate) operations: Statement,
+    /// Relay, rows, below this number, action.
+    pub(crate) operations_of: Statement,
     /// Relay, rows.
     pub(crate) decisions: Statement,
     /// Relay, rows to look through, below this number; actor, action, decisions.
@@ -106,9 +108,9 @@ macro_rules! texts_of {
     ($statements:expr) => {
         texts_of! { $statements;
             counts parked_age errors list list_stuck list_held held_len list_few_held list_discarded
-            discarded_of payload pauses paused_scopes pauses_len pause resume note operations decisions
-            audited decisions_of content edit parked parked_few_held parked_stuck choose total groups
-            decision_head decision_now now
+            discarded_of payload pauses paused_scopes pauses_len pause resume note operations
+            operations_of decisions audited decisions_of content edit parked parked_few_held parked_stuck
+            choose total groups decision_head decision_now now
         }
     };
     ($statements:expr; $($name:ident)*) => {{
@@ -353,6 +355,22 @@ impl<DB: Dialect> Tables<DB> {
         let failed = || LogError::during("list operations");
         let query = Query::<DB>::new(&self.texts.operations).bind(relay.as_str());
         let query = query.bind(records_max).bind(before);
+        let found = query.rows(connection).await.map_err(failed())?;
+        found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
+    }
+
+    /// Reads operations of one action below a number, latest first.
+    pub(crate) async fn operations_of(
+        &self,
+        connection: &mut DB::Connection,
+        relay: &RelayName,
+        action: &str,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        let failed = || LogError::during("list operations");
+        let query = Query::<DB>::new(&self.texts.operations_of).bind(relay.as_str());
+        let query = query.bind(records_max).bind(before).bind(action);
         let found = query.rows(connection).await.map_err(failed())?;
         found.iter().map(|row| rows::operation(row).map_err(failed())).collect()
     }

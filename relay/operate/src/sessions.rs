@@ -68,9 +68,10 @@ pub async fn sessions(
     operator: &Operator,
 ) -> Result<(Vec<SessionLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view sessions")?;
-    let mut follower = Follower::new();
+    let mut follower = Follower::new().logins(true);
     let unread = follower.look(places, LOOK_MAX).await;
-    let is_none_read = places.outboxes.len() == unread.len();
+    let silent = unread.iter().filter(|unread| !unread.is_cut).count();
+    let is_none_read = places.outboxes.len() == silent;
     let away: Vec<OperateError> =
         unread.into_iter().map(|unread| unread.error).chain(places.away.iter().cloned()).collect();
     if is_none_read && let Some(error) = OperateError::all_of(away.clone()) {
@@ -137,4 +138,65 @@ pub fn check_begin(ended: Option<&Ended>, now: OffsetDateTime) -> Result<(), Ope
     let text = format!("the sessions of this user were ended by {} a moment ago", ended.actor);
     let help = format!("log in again in {wait} s");
     Err(OperateError::new(OperateErrorKind::Conflict, text).with_help(help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sample;
+    use follower::LINES_MAX;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn session() -> SessionId {
+        "AAAAAAAAAAAAAAAAAAAA-_".parse().unwrap()
+    }
+
+    /// A session that began and was ended by an operator, before this many operations of an action.
+    async fn ended_before(action: &str, count: usize) -> Sample {
+        let sample = Sample::open().await;
+        let places = Places::new().outbox(&sample.pipeline);
+        let eve = Operator::new("eve", Role::Viewer);
+        note_login(&places, &session(), &eve).await.unwrap();
+        let by = Signed { operator: Operator::new("ann", Role::Operator), note: String::from("stolen") };
+        revoke(&places, &by, &Which::Session(session())).await.unwrap();
+        let insert = format!(
+            "INSERT INTO outbox_operation (actor, note, selection, action, relay) \
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) \
+             SELECT 'monitor', 'a test', 'session ' || printf('%022d', i) || ' as viewer', '{action}', 'orders' FROM n"
+        );
+        sample.run(&insert).await;
+        sample
+    }
+
+    /// Goal: a process that starts learns of the ends of sessions, however many other operations
+    /// there were since, also logins. Oracle: the end is known, and nothing is missing.
+    #[tokio::test]
+    async fn other_operations_hide_no_end() {
+        for action in ["view", "login"] {
+            let sample = ended_before(action, LINES_MAX + 1).await;
+            let mut follower = Follower::new();
+            let unread = follower.look(&Places::new().outbox(&sample.pipeline), LIMIT).await;
+            assert!(unread.is_empty(), "{action}: {unread:?}");
+            let ended = follower.book().end_of(&session(), "eve", OffsetDateTime::now_utc());
+            assert_eq!(ended.map(|ended| ended.actor.as_str()), Some("ann"), "{action}");
+        }
+    }
+
+    /// Goal: the list of sessions has logins before many other operations, and says what it leaves
+    /// out. Oracle: the session and its end; an error that names the action, beside the sessions.
+    #[tokio::test]
+    async fn the_list_is_cut_by_logins_alone() {
+        let eve = Operator::new("eve", Role::Viewer);
+        let others = ended_before("view", LINES_MAX + 1).await;
+        let listed = super::sessions(&Places::new().outbox(&others.pipeline), &eve).await;
+        let (sessions, away) = listed.unwrap();
+        assert!(away.is_empty(), "{away:?}");
+        assert!(sessions.len() == 1 && sessions[0].ended.is_some(), "{sessions:?}");
+        let logins = ended_before("login", LINES_MAX + 1).await;
+        let listed = super::sessions(&Places::new().outbox(&logins.pipeline), &eve).await;
+        let (sessions, away) = listed.unwrap();
+        assert_eq!(sessions.len(), LINES_MAX);
+        assert!(away.len() == 1 && away[0].to_string().contains("operations \"login\""), "{away:?}");
+    }
 }

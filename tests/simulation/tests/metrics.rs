@@ -207,6 +207,16 @@ impl LogAdmin for OneRelay {
     async fn operations_before(&self, _: &RelayName, _: i64, _: u32) -> Result<Vec<Operation>, LogError> {
         Ok(Vec::new())
     }
+
+    async fn operations_of(
+        &self,
+        _: &RelayName,
+        _: &str,
+        _: i64,
+        _: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Looks at a database for some time, in the same thread.

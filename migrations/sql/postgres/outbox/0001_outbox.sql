@@ -660,6 +660,10 @@ CREATE INDEX outbox_operation_relay_idx ON {schema}outbox_operation (relay, seq)
 COMMENT ON INDEX {schema}outbox_operation_relay_idx IS
     'lists the operations on one relay, however many there are on others';
 
+CREATE INDEX outbox_operation_action_idx ON {schema}outbox_operation (relay, action, seq);
+COMMENT ON INDEX {schema}outbox_operation_action_idx IS
+    'which sessions of the page were ended, however many other operations there are';
+
 
 -- Histories ---------------------------------------------------------------------------------------
 

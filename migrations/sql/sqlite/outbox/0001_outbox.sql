@@ -247,6 +247,8 @@ CREATE TABLE outbox_operation (
 ) STRICT;
 -- Lists the operations on one relay, however many there are on others.
 CREATE INDEX outbox_operation_relay_idx ON outbox_operation (relay, seq);
+-- Which sessions of the page were ended, however many other operations there are.
+CREATE INDEX outbox_operation_action_idx ON outbox_operation (relay, action, seq);
 
 
 -- Retention ---------------------------------------------------------------------------------------

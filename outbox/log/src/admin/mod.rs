@@ -239,4 +239,17 @@ pub trait LogAdmin: Send + Sync + 'static {
         before: i64,
         records_max: u32,
     ) -> Result<Vec<Operation>, LogError>;
+
+    /// Returns up to `records_max` operations of one action with numbers below `before`, latest
+    /// first. Its cost does not depend on how many others there are.
+    ///
+    /// # Errors
+    /// As for [`LogAdmin::relays`].
+    async fn operations_of(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError>;
 }

@@ -211,6 +211,10 @@ migrations::statements! {
     operations = "
         SELECT seq, at, actor, note, selection, action FROM {schema}outbox_operation
         WHERE relay = $1 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
+    /// $3 before this sequence number, $4 action.
+    operations_of = "
+        SELECT seq, at, actor, note, selection, action FROM {schema}outbox_operation
+        WHERE relay = $1 AND action = $4 AND seq < $3::bigint ORDER BY seq DESC LIMIT $2";
     /// $3 before this sequence number. The collation is that of the index.
     decisions = "
         SELECT seq, at, actor, note, selection, action, id, message_id::text AS message_id, digest_before,

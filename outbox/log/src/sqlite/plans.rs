@@ -50,6 +50,7 @@ async fn the_audit_of_a_relay_is_read_by_its_index() {
     for (statement, index) in [
         (&texts.decisions, "outbox_audit_relay_idx (relay=?"),
         (&texts.operations, "outbox_operation_relay_idx (relay=?"),
+        (&texts.operations_of, "outbox_operation_action_idx (relay=? AND action=?"),
     ] {
         let steps = plan(statement).await;
         assert!(steps.len() == 1 && steps[0].contains(index), "{steps:#?}");

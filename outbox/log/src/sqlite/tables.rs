@@ -155,6 +155,10 @@ migrations::statements! {
     operations = "
         SELECT seq, at, actor, note, selection, action FROM outbox_operation
         WHERE relay = ?1 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
+    /// ?3 before this sequence number, ?4 action.
+    operations_of = "
+        SELECT seq, at, actor, note, selection, action FROM outbox_operation
+        WHERE relay = ?1 AND action = ?4 AND seq < ?3 ORDER BY seq DESC LIMIT ?2";
     /// ?3 before this sequence number.
     decisions = "
         SELECT seq, at, actor, note, selection, action, id, message_id, digest_before, digest_after, error

@@ -9,15 +9,19 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use super::book::{Book, MATTERS};
+use super::line::{LOGIN, LOGOUT, REVOKE};
 use crate::error::{OperateError, OperateErrorKind};
 use crate::places::{OutboxPlace, Places};
 use crate::turns::in_turns;
 
+/// The actions that end sessions, and the one that begins them. Each is read for itself: programs
+/// write other operations, and log in, far more often than anybody ends a session.
+const ACTIONS: [&str; 3] = [REVOKE, LOGOUT, LOGIN];
 /// Lines of one query.
-const SLICE: u32 = 200;
-/// Maximum lines of one look at an outbox. With more operations than that in the lifetime of a
+const SLICE: u32 = 1_000;
+/// Maximum lines of one action in one look at an outbox. With more than that in the lifetime of a
 /// session, the earliest are not read.
-const LINES_MAX: usize = 20_000;
+pub(super) const LINES_MAX: usize = 20_000;
 /// A line that is this much older than the latest one has no earlier line that is still being
 /// written: a call to a database ends sooner.
 const SETTLED: Duration = Duration::from_secs(120);
@@ -25,20 +29,27 @@ const SETTLED: Duration = Duration::from_secs(120);
 /// lines under the same numbers.
 const WHOLE_EVERY: Duration = Duration::from_secs(600);
 
-/// Follows the lines about sessions in outboxes.
+/// Follows the ends of sessions in outboxes.
 #[derive(Debug, Default)]
 pub struct Follower {
+    has_logins: bool,
     book: Book,
     places: BTreeMap<RelayName, Position>,
 }
 
 /// The position up to which an outbox was read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Position {
-    /// Lines up to this number were read, and no earlier one can appear.
-    settled: i64,
+    /// Lines of an action up to this number were read, and no earlier one can appear.
+    settled: BTreeMap<&'static str, i64>,
     /// When all of them were read.
     whole_at: Instant,
+}
+
+impl Position {
+    fn settled(&self, action: &str) -> i64 {
+        self.settled.get(action).copied().unwrap_or(0)
+    }
 }
 
 impl Follower {
@@ -46,6 +57,13 @@ impl Follower {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Reads logins as well, which the list of sessions begins with (default no).
+    #[must_use]
+    pub fn logins(mut self, has_logins: bool) -> Self {
+        self.has_logins = has_logins;
+        self
     }
 
     /// Returns what is known.
@@ -63,30 +81,36 @@ impl Follower {
     /// answer: what was known of them stays. Cancel-safe: what was read by then is known.
     pub async fn look(&mut self, places: &Places, limit: Duration) -> Vec<Unread> {
         let now = Instant::now();
+        let has_logins = self.has_logins;
         let read = |place: &OutboxPlace| {
-            let known = self.places.get(&place.pipeline).copied();
+            let known = self.places.get(&place.pipeline).cloned();
             let known = known.filter(|known| now.duration_since(known.whole_at) < WHOLE_EVERY);
+            let known = known.unwrap_or_else(|| Position { settled: BTreeMap::new(), whole_at: now });
             let place = place.clone();
             async move {
-                let from = known.map_or(0, |known| known.settled);
-                let read = tokio::time::timeout(limit, lines(&place, from)).await;
+                let actions = ACTIONS.into_iter().filter(|action| has_logins || *action != LOGIN);
+                let read = tokio::time::timeout(limit, lines_of(&place, actions, &known)).await;
                 Read { pipeline: place.pipeline, known, lines: read.unwrap_or_else(|_| Err(late(limit))) }
             }
         };
         let looked = in_turns(places.outboxes.iter().map(read).collect()).await;
         let mut unread = Vec::new();
-        for Read { pipeline, known, lines } in looked {
+        for Read { pipeline, mut known, lines } in looked {
             match lines {
-                Ok(Lines { found, is_cut }) => {
-                    found.iter().for_each(|line| self.book.take(line));
-                    let settled = settled(&found, known.map_or(0, |known| known.settled));
-                    let whole_at = known.map_or(now, |known| known.whole_at);
-                    self.places.insert(pipeline.clone(), Position { settled, whole_at });
-                    if is_cut {
-                        unread.push(Unread { error: cut().about(&pipeline), pipeline });
+                Ok(lines) => {
+                    for Lines { action, found, is_cut } in lines {
+                        found.iter().for_each(|line| self.book.take(line));
+                        known.settled.insert(action, settled(&found, known.settled(action)));
+                        if is_cut {
+                            let error = cut(action).about(&pipeline);
+                            unread.push(Unread { error, pipeline: pipeline.clone(), is_cut });
+                        }
                     }
+                    self.places.insert(pipeline, known);
                 }
-                Err(error) => unread.push(Unread { error: error.about(&pipeline), pipeline }),
+                Err(error) => {
+                    unread.push(Unread { error: error.about(&pipeline), pipeline, is_cut: false });
+                }
             }
         }
         self.book.forget(OffsetDateTime::now_utc() - MATTERS);
@@ -97,17 +121,19 @@ impl Follower {
 /// The lines of one outbox.
 struct Read {
     pipeline: RelayName,
-    known: Option<Position>,
-    lines: Result<Lines, OperateError>,
+    known: Position,
+    lines: Result<Vec<Lines>, OperateError>,
 }
 
-/// An outbox whose lines could not be read.
+/// An outbox whose lines could not be read, or not all of them.
 #[derive(Debug, Clone)]
 pub struct Unread {
     /// The pipeline.
     pub pipeline: RelayName,
     /// The reason.
     pub error: OperateError,
+    /// Whether the latest lines were read, and only earlier ones are missing.
+    pub is_cut: bool,
 }
 
 fn late(limit: Duration) -> OperateError {
@@ -122,20 +148,34 @@ fn settled(lines: &[Operation], before: i64) -> i64 {
     lines.iter().find(is_settled).map_or(before, |line| line.number.max(before))
 }
 
-/// Lines of an outbox, the latest first.
+/// Lines of one action of an outbox, the latest first.
 struct Lines {
+    action: &'static str,
     found: Vec<Operation>,
     /// Whether earlier ones were left out.
     is_cut: bool,
 }
 
-/// Reads the lines above a number.
-async fn lines(place: &OutboxPlace, above: i64) -> Result<Lines, OperateError> {
-    let (mut found, mut above) = (Vec::new(), above);
+/// Reads the new lines of each of these actions.
+async fn lines_of(
+    place: &OutboxPlace,
+    actions: impl Iterator<Item = &'static str>,
+    known: &Position,
+) -> Result<Vec<Lines>, OperateError> {
+    let mut read = Vec::new();
+    for action in actions {
+        read.push(lines(place, action, known.settled(action)).await?);
+    }
+    Ok(read)
+}
+
+/// Reads the lines of an action above a number.
+async fn lines(place: &OutboxPlace, action: &'static str, mut above: i64) -> Result<Lines, OperateError> {
+    let mut found = Vec::new();
     let since = OffsetDateTime::now_utc() - MATTERS;
     let mut before = i64::MAX;
     loop {
-        let slice = place.log.operations_before(&place.pipeline, before, SLICE).await?;
+        let slice = place.log.operations_of(&place.pipeline, action, before, SLICE).await?;
         if let (i64::MAX, Some(latest)) = (before, slice.first())
             && latest.number < above
         {
@@ -147,15 +187,15 @@ async fn lines(place: &OutboxPlace, above: i64) -> Result<Lines, OperateError> {
         found.extend(slice.into_iter().take_while(|line| line.number > above && line.at >= since));
         let is_end = is_last || found.len() - count < SLICE as usize;
         if is_end || found.len() >= LINES_MAX {
-            return Ok(Lines { found, is_cut: !is_end });
+            return Ok(Lines { action, found, is_cut: !is_end });
         }
         before = found.last().map_or(0, |line| line.number);
     }
 }
 
-fn cut() -> OperateError {
+fn cut(action: &str) -> OperateError {
     let text = format!(
-        "its audit has more than {LINES_MAX} operations of the last hours: earlier ends of sessions are not known"
+        "its audit has more than {LINES_MAX} operations {action:?} of the last hours: earlier ones are not known"
     );
     OperateError::new(OperateErrorKind::Unavailable, text)
 }

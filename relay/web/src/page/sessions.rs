@@ -132,13 +132,15 @@ impl Sessions {
         resting.retain(|_, until| *until > now);
         let awake = self.pipelines.iter().filter(|it| !resting.contains_key(&it.name));
         let places = awake.fold(Places::new(), Places::outbox);
-        for Unread { pipeline, error } in follower.look(&places, LOOK_MAX).await {
+        for Unread { pipeline, error, is_cut } in follower.look(&places, LOOK_MAX).await {
             tracing::warn!(
                 target: crate::LOG, %error,
                 "which sessions of the page were ended is not known of a database; sessions that were not known to be \
                  ended go on"
             );
-            resting.insert(pipeline, Instant::now() + REST);
+            if !is_cut {
+                resting.insert(pipeline, Instant::now() + REST);
+            }
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Known { book: follower.book().clone(), at: Some(Instant::now()) };

@@ -194,4 +194,18 @@ impl LogAdmin for PostgresLog {
             async { self.tables.operations(&mut *self.look().await?, relay, before, records_max).await };
         within(self.options.call_timeout, ask).await
     }
+
+    async fn operations_of(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        let ask = async {
+            let mut connection = self.look().await?;
+            self.tables.operations_of(&mut connection, relay, action, before, records_max).await
+        };
+        within(self.options.call_timeout, ask).await
+    }
 }

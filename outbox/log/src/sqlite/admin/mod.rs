@@ -142,4 +142,15 @@ impl LogAdmin for SqliteLog {
     ) -> Result<Vec<Operation>, LogError> {
         self.tables.operations(&mut self.connect().await?, relay, before, records_max).await
     }
+
+    async fn operations_of(
+        &self,
+        relay: &RelayName,
+        action: &str,
+        before: i64,
+        records_max: u32,
+    ) -> Result<Vec<Operation>, LogError> {
+        let mut connection = self.connect().await?;
+        self.tables.operations_of(&mut connection, relay, action, before, records_max).await
+    }
 }
