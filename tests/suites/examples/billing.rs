@@ -46,7 +46,7 @@ async fn plain_sql(stage: Stage) -> Outcome {
         (r#"{"order": 101, "cents": 9}"#, "refused: another message has this id"),
     ];
     for (payload, expected) in told {
-        let script = std::path::absolute("../examples/plain-sql/bill_order.sql").unwrap();
+        let script = std::path::absolute("../examples/plain-sql/bill_order.sql")?;
         let mut psql = Command::new("psql");
         let (id, content_type) = (message.id.to_string(), message.content_type.as_str());
         for (name, value) in

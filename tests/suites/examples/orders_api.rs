@@ -322,7 +322,7 @@ async fn apart(stage: Stage) -> Outcome {
 /// Oracle: the count of answers by a client in another language, and the service's rows.
 async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
-    let script = std::path::absolute("http/storm.py").unwrap();
+    let script = std::path::absolute("http/storm.py")?;
     let mut python = Command::new("python3");
     python.arg(script).arg("rounds").arg(program::path("orders_api")?);
     python.args(["--rounds", "20", "--clients", "50"]).env("DATABASE_URL", &database.url);

@@ -108,7 +108,7 @@ async fn embedded_page(stage: Stage) -> Outcome {
 /// a plain INSERT. Oracle: the text, and the messages that a relay publishes.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
-    let script = std::path::absolute("../examples/plain-sql/place_order.sql").unwrap();
+    let script = std::path::absolute("../examples/plain-sql/place_order.sql")?;
     let mut psql = Command::new("psql");
     psql.args(["--no-psqlrc", "--quiet", "--set", "topic=orders", "--file"]).arg(script).arg(&database.url);
     let printed = program::lines(psql).await?;

@@ -89,7 +89,8 @@ async fn document(_: Stage) -> Outcome {
     let mut path = bin.clone().into_os_string();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
-    let (checkout, services) = (std::path::absolute("..").unwrap(), folder.path().join("services"));
+    let checkout = std::path::absolute("..")?;
+    let services = folder.path().join("services");
     let there = ["OUTBOX_DOWNLOADS_DIR", "OUTBOX_SERVICES_DIR"].into_iter().find_map(std::env::var_os);
     let downloads = there.map_or_else(|| checkout.join("target/services"), PathBuf::from);
     let mut variables = vec![

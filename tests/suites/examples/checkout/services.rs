@@ -100,7 +100,7 @@ impl Services {
             }
             Process::Shipping => {
                 let mut python = Command::new(program::python());
-                let script = std::path::absolute("../examples/shipping/shipping.py").unwrap();
+                let script = std::path::absolute("../examples/shipping/shipping.py")?;
                 python.arg(script).envs(self.settings(&self.shipping)?);
                 Child::Program(Running::spawn(&self.stage, "shipping", python)?)
             }
