@@ -20,7 +20,7 @@ const GUARANTEES: &str = "docs/guarantees.md";
 const UNIT: &str = " (unit)";
 
 /// The other binaries, and the folders with their cases.
-const SUITES: [(&str, &[&str]); 13] = [
+const SUITES: [(&str, &[&str]); 14] = [
     ("brokers", &["tests/suites/brokers", "testkit/conformance/src"]),
     ("canary", &["tests/suites/canary"]),
     ("clients", &["xtask/src/clients"]),
@@ -30,6 +30,7 @@ const SUITES: [(&str, &[&str]); 13] = [
     ("end_to_end", &["tests/suites/end_to_end"]),
     ("examples", &["tests/suites/examples"]),
     ("shredding", &["examples/tests"]),
+    ("grpc", &["examples/tests"]),
     ("health", &["examples/tests"]),
     ("simulation", &["tests/simulation/tests"]),
     ("tls", &["tests/suites/tls"]),

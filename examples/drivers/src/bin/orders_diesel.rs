@@ -32,6 +32,10 @@ diesel::table! {
 /// How often the inbox is maintained.
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Deliveries that the broker hands out ahead. The loop takes one at a time, and a quorum queue
+/// counts all of them when their session ends.
+const PREFETCH: u16 = 16;
+
 type Failure = statements::Failure<diesel::result::Error>;
 
 fn place(connection: &mut PgConnection, order: &OrderPlaced) -> Result<MessageId, Failure> {
@@ -55,44 +59,83 @@ fn bill(connection: &mut PgConnection, message: &Message) -> Result<(), Failure>
     Ok(())
 }
 
-/// Bills what is delivered, one message after the other. An error ends the session. Nothing is lost
-/// then: what is not settled comes again.
+/// Bills what is delivered, one message after the other. An error of the session with the broker
+/// ends it. Nothing is lost then: what is not settled comes again.
 fn consume(runtime: &Runtime, subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn Error>> {
-    let mut connection = PgConnection::establish(&env::var("DATABASE_URL")?)?;
+    let mut connection = connect()?;
+    // A database that refuses work ends this before there are deliveries: a quorum queue counts
+    // those of a session that ends, and drops a message at its limit.
+    maintain(&mut connection, inbox)?;
+    redrive(&mut connection, inbox, bill)?;
+    let mut maintained_at = Instant::now();
     let mut subscription = runtime.block_on(subscriber.subscribe())?;
-    let mut maintained_at = None;
     loop {
-        if maintained_at.is_none_or(|at: Instant| at.elapsed() > HOUR) {
-            maintain(&mut connection, inbox)?;
-            maintained_at = Some(Instant::now());
-        }
         for delivery in runtime.block_on(subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)))? {
-            let proof = handled(&mut connection, inbox, &delivery)?;
+            let proof = handled(&mut connection, inbox, &delivery);
             runtime.block_on(subscription.settle(vec![Settlement::done(&delivery, proof)?]))?;
         }
-        while redrive(&mut connection, inbox, bill)? {}
+        if let Err(error) = between(&mut connection, inbox, &mut maintained_at) {
+            renew(&mut connection, 1, &*error);
+        }
     }
 }
 
-/// Handles a delivery until its outcome is final. Returns the proof that settles it.
-fn handled(
+/// Handles a delivery until its outcome is final. Returns the proof that settles it. An error of
+/// the database does not end the session with the broker.
+fn handled(connection: &mut PgConnection, inbox: &Inbox, delivery: &Delivery) -> Committed {
+    let mut errors = 0;
+    loop {
+        match attempt(connection, inbox, delivery) {
+            Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
+            Ok(Outcome::Again { attempts }) => thread::sleep(pause(attempts)),
+            Err(error) => {
+                errors += 1;
+                renew(connection, errors, &error);
+            }
+        }
+    }
+}
+
+fn attempt(
     connection: &mut PgConnection,
     inbox: &Inbox,
     delivery: &Delivery,
-) -> Result<Committed, Box<dyn Error>> {
-    let message = match &delivery.message {
-        Ok(message) => message,
+) -> Result<Outcome, statements::Error<diesel::result::Error>> {
+    match &delivery.message {
+        Ok(message) => apply(connection, inbox, message, |connection| bill(connection, message)),
         Err(malformed) => {
             let letter = run_alone(connection, inbox.refuse_delivery(delivery, malformed))?;
-            return Ok(letter.after_commit());
-        }
-    };
-    loop {
-        match apply(connection, inbox, message, |connection| bill(connection, message))? {
-            Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof) => return Ok(proof),
-            Outcome::Again { attempts } => thread::sleep(pause(attempts)),
+            Ok(Outcome::DeadLetter(letter.after_commit()))
         }
     }
+}
+
+/// Maintains the inbox every hour, and carries out redrives.
+fn between(
+    connection: &mut PgConnection,
+    inbox: &Inbox,
+    maintained_at: &mut Instant,
+) -> Result<(), Box<dyn Error>> {
+    if maintained_at.elapsed() > HOUR {
+        maintain(connection, inbox)?;
+        *maintained_at = Instant::now();
+    }
+    while redrive(connection, inbox, bill)? {}
+    Ok(())
+}
+
+/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
+fn renew(connection: &mut PgConnection, errors: u32, error: &dyn Error) {
+    eprintln!("tries again on a new connection: {error}");
+    thread::sleep(pause(errors));
+    match connect() {
+        Ok(connected) => *connection = connected,
+        Err(error) => eprintln!("no connection: {error}"),
+    }
+}
+
+fn connect() -> Result<PgConnection, Box<dyn Error>> {
+    Ok(PgConnection::establish(&env::var("DATABASE_URL")?)?)
 }
 
 /// Makes the next days of the inbox, and forgets old ones. What fails waits for the next call.
@@ -103,11 +146,12 @@ fn maintain(connection: &mut PgConnection, inbox: &Inbox) -> Result<(), Box<dyn 
     Ok(())
 }
 
-/// Begins again after each error: a lost session or connection, or a conflict with another
-/// transaction.
+/// Begins again after each error: a lost session with the broker, or a database that refuses work.
 fn consume_always(inbox: &Inbox) -> Result<(), Box<dyn Error>> {
     let queue = env::var("QUEUE").unwrap_or_else(|_| String::from("orders"));
-    let subscriber = Subscriber::new(&Config::new(env::var("RABBITMQ_URL")?), [queue])?;
+    let mut config = Config::new(env::var("RABBITMQ_URL")?);
+    config.prefetch = PREFETCH;
+    let subscriber = Subscriber::new(&config, [queue])?;
     let runtime = Runtime::new()?;
     // A subscription may start a task when it is dropped.
     let _context = runtime.enter();
@@ -126,7 +170,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return consume_always(&inbox);
     }
     let order = OrderPlaced { order: argument.parse()?, customer: String::from("ann"), cents: 1250 };
-    let mut connection = PgConnection::establish(&env::var("DATABASE_URL")?)?;
+    let mut connection = connect()?;
 
     let id = place(&mut connection, &order)?;
     println!("placed order {}: message {id}", order.order);

@@ -31,6 +31,10 @@ diesel::table! {
 /// How often the inbox is maintained.
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Deliveries that the broker hands out ahead. The loop takes one at a time, and a quorum queue
+/// counts all of them when their session ends.
+const PREFETCH: u16 = 16;
+
 type Failure = statements::Failure<diesel::result::Error>;
 
 async fn place(connection: &mut AsyncPgConnection, order: &OrderPlaced) -> Result<MessageId, Failure> {
@@ -55,45 +59,86 @@ async fn bill(connection: &mut AsyncPgConnection, message: &Message) -> Result<(
     Ok(())
 }
 
-/// Bills what is delivered, one message after the other. An error ends the session. Nothing is lost
-/// then: what is not settled comes again.
+/// Bills what is delivered, one message after the other. An error of the session with the broker
+/// ends it. Nothing is lost then: what is not settled comes again.
 async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn Error>> {
-    let mut connection = AsyncPgConnection::establish(&env::var("DATABASE_URL")?).await?;
+    let mut connection = connect().await?;
+    // A database that refuses work ends this before there are deliveries: a quorum queue counts
+    // those of a session that ends, and drops a message at its limit.
+    maintain(&mut connection, inbox).await?;
+    redrive(&mut connection, inbox, bill).await?;
+    let mut maintained_at = Instant::now();
     let mut subscription = subscriber.subscribe().await?;
-    let mut maintained_at = None;
     loop {
-        if maintained_at.is_none_or(|at: Instant| at.elapsed() > HOUR) {
-            maintain(&mut connection, inbox).await?;
-            maintained_at = Some(Instant::now());
-        }
         for delivery in subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await? {
-            let proof = handled(&mut connection, inbox, &delivery).await?;
+            let proof = handled(&mut connection, inbox, &delivery).await;
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
-        while redrive(&mut connection, inbox, bill).await? {}
+        if let Err(error) = between(&mut connection, inbox, &mut maintained_at).await {
+            renew(&mut connection, 1, &*error).await;
+        }
     }
 }
 
-/// Handles a delivery until its outcome is final. Returns the proof that settles it.
-async fn handled(
+/// Handles a delivery until its outcome is final. Returns the proof that settles it. An error of
+/// the database does not end the session with the broker.
+async fn handled(connection: &mut AsyncPgConnection, inbox: &Inbox, delivery: &Delivery) -> Committed {
+    let mut errors = 0;
+    loop {
+        match attempt(connection, inbox, delivery).await {
+            Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
+            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Err(error) => {
+                errors += 1;
+                renew(connection, errors, &error).await;
+            }
+        }
+    }
+}
+
+async fn attempt(
     connection: &mut AsyncPgConnection,
     inbox: &Inbox,
     delivery: &Delivery,
-) -> Result<Committed, Box<dyn Error>> {
-    let message = match &delivery.message {
-        Ok(message) => message,
+) -> Result<Outcome, statements::Error<diesel::result::Error>> {
+    match &delivery.message {
+        Ok(message) => {
+            let handler = async |connection: &mut AsyncPgConnection| bill(connection, message).await;
+            apply(connection, inbox, message, handler).await
+        }
         Err(malformed) => {
             let letter = run_alone(connection, inbox.refuse_delivery(delivery, malformed)).await?;
-            return Ok(letter.after_commit());
-        }
-    };
-    loop {
-        let handler = async |connection: &mut AsyncPgConnection| bill(connection, message).await;
-        match apply(connection, inbox, message, handler).await? {
-            Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof) => return Ok(proof),
-            Outcome::Again { attempts } => sleep(pause(attempts)).await,
+            Ok(Outcome::DeadLetter(letter.after_commit()))
         }
     }
+}
+
+/// Maintains the inbox every hour, and carries out redrives.
+async fn between(
+    connection: &mut AsyncPgConnection,
+    inbox: &Inbox,
+    maintained_at: &mut Instant,
+) -> Result<(), Box<dyn Error>> {
+    if maintained_at.elapsed() > HOUR {
+        maintain(connection, inbox).await?;
+        *maintained_at = Instant::now();
+    }
+    while redrive(connection, inbox, bill).await? {}
+    Ok(())
+}
+
+/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
+async fn renew(connection: &mut AsyncPgConnection, errors: u32, error: &dyn Error) {
+    eprintln!("tries again on a new connection: {error}");
+    sleep(pause(errors)).await;
+    match connect().await {
+        Ok(connected) => *connection = connected,
+        Err(error) => eprintln!("no connection: {error}"),
+    }
+}
+
+async fn connect() -> Result<AsyncPgConnection, Box<dyn Error>> {
+    Ok(AsyncPgConnection::establish(&env::var("DATABASE_URL")?).await?)
 }
 
 /// Makes the next days of the inbox, and forgets old ones. What fails waits for the next call.
@@ -104,11 +149,12 @@ async fn maintain(connection: &mut AsyncPgConnection, inbox: &Inbox) -> Result<(
     Ok(())
 }
 
-/// Begins again after each error: a lost session or connection, or a conflict with another
-/// transaction.
+/// Begins again after each error: a lost session with the broker, or a database that refuses work.
 async fn consume_always(inbox: &Inbox) -> Result<(), Box<dyn Error>> {
     let queue = env::var("QUEUE").unwrap_or_else(|_| String::from("orders"));
-    let subscriber = Subscriber::new(&Config::new(env::var("RABBITMQ_URL")?), [queue])?;
+    let mut config = Config::new(env::var("RABBITMQ_URL")?);
+    config.prefetch = PREFETCH;
+    let subscriber = Subscriber::new(&config, [queue])?;
     loop {
         if let Err(error) = consume(&subscriber, inbox).await {
             eprintln!("begins again in a second: {error}");
@@ -125,7 +171,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return consume_always(&inbox).await;
     }
     let order = OrderPlaced { order: argument.parse()?, customer: String::from("ann"), cents: 1250 };
-    let mut connection = AsyncPgConnection::establish(&env::var("DATABASE_URL")?).await?;
+    let mut connection = connect().await?;
 
     let id = place(&mut connection, &order).await?;
     println!("placed order {}: message {id}", order.order);

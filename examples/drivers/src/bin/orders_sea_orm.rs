@@ -23,6 +23,10 @@ use tokio::time::sleep;
 /// How often the inbox is maintained.
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Deliveries that the broker hands out ahead. The loop takes one at a time, and a quorum queue
+/// counts all of them when their session ends.
+const PREFETCH: u16 = 16;
+
 type Failure = statements::Failure<sea_orm::DbErr>;
 
 mod orders {
@@ -89,45 +93,78 @@ async fn bill(transaction: &DatabaseTransaction, message: &Message) -> Result<()
     Ok(())
 }
 
-/// Bills what is delivered, one message after the other. An error ends the session. Nothing is lost
-/// then: what is not settled comes again.
+/// Bills what is delivered, one message after the other. An error of the session with the broker
+/// ends it. Nothing is lost then: what is not settled comes again.
 async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn Error>> {
     let connection = Database::connect(env::var("DATABASE_URL")?).await?;
+    // A database that refuses work ends this before there are deliveries: a quorum queue counts
+    // those of a session that ends, and drops a message at its limit.
+    maintain(&connection, inbox).await?;
+    redrive(&connection, inbox, bill).await?;
+    let mut maintained_at = Instant::now();
     let mut subscription = subscriber.subscribe().await?;
-    let mut maintained_at = None;
     loop {
-        if maintained_at.is_none_or(|at: Instant| at.elapsed() > HOUR) {
-            maintain(&connection, inbox).await?;
-            maintained_at = Some(Instant::now());
-        }
         for delivery in subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await? {
-            let proof = handled(&connection, inbox, &delivery).await?;
+            let proof = handled(&connection, inbox, &delivery).await;
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
-        while redrive(&connection, inbox, bill).await? {}
+        if let Err(error) = between(&connection, inbox, &mut maintained_at).await {
+            wait(1, &*error).await;
+        }
     }
 }
 
-/// Handles a delivery until its outcome is final. Returns the proof that settles it.
-async fn handled(
+/// Handles a delivery until its outcome is final. Returns the proof that settles it. An error of
+/// the database does not end the session with the broker.
+async fn handled(connection: &DatabaseConnection, inbox: &Inbox, delivery: &Delivery) -> Committed {
+    let mut errors = 0;
+    loop {
+        match attempt(connection, inbox, delivery).await {
+            Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
+            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Err(error) => {
+                errors += 1;
+                wait(errors, &error).await;
+            }
+        }
+    }
+}
+
+async fn attempt(
     connection: &DatabaseConnection,
     inbox: &Inbox,
     delivery: &Delivery,
-) -> Result<Committed, Box<dyn Error>> {
-    let message = match &delivery.message {
-        Ok(message) => message,
+) -> Result<Outcome, statements::Error<sea_orm::DbErr>> {
+    match &delivery.message {
+        Ok(message) => {
+            let handler = async |transaction: &DatabaseTransaction| bill(transaction, message).await;
+            apply(connection, inbox, message, handler).await
+        }
         Err(malformed) => {
             let letter = run_alone(connection, inbox.refuse_delivery(delivery, malformed)).await?;
-            return Ok(letter.after_commit());
-        }
-    };
-    loop {
-        let handler = async |transaction: &DatabaseTransaction| bill(transaction, message).await;
-        match apply(connection, inbox, message, handler).await? {
-            Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof) => return Ok(proof),
-            Outcome::Again { attempts } => sleep(pause(attempts)).await,
+            Ok(Outcome::DeadLetter(letter.after_commit()))
         }
     }
+}
+
+/// Maintains the inbox every hour, and carries out redrives.
+async fn between(
+    connection: &DatabaseConnection,
+    inbox: &Inbox,
+    maintained_at: &mut Instant,
+) -> Result<(), Box<dyn Error>> {
+    if maintained_at.elapsed() > HOUR {
+        maintain(connection, inbox).await?;
+        *maintained_at = Instant::now();
+    }
+    while redrive(connection, inbox, bill).await? {}
+    Ok(())
+}
+
+/// Waits. The pool connects again by itself.
+async fn wait(errors: u32, error: &dyn Error) {
+    eprintln!("tries again: {error}");
+    sleep(pause(errors)).await;
 }
 
 /// Makes the next days of the inbox, and forgets old ones. What fails waits for the next call.
@@ -138,11 +175,12 @@ async fn maintain(connection: &DatabaseConnection, inbox: &Inbox) -> Result<(), 
     Ok(())
 }
 
-/// Begins again after each error: a lost session or connection, or a conflict with another
-/// transaction.
+/// Begins again after each error: a lost session with the broker, or a database that refuses work.
 async fn consume_always(inbox: &Inbox) -> Result<(), Box<dyn Error>> {
     let queue = env::var("QUEUE").unwrap_or_else(|_| String::from("orders"));
-    let subscriber = Subscriber::new(&Config::new(env::var("RABBITMQ_URL")?), [queue])?;
+    let mut config = Config::new(env::var("RABBITMQ_URL")?);
+    config.prefetch = PREFETCH;
+    let subscriber = Subscriber::new(&config, [queue])?;
     loop {
         if let Err(error) = consume(&subscriber, inbox).await {
             eprintln!("begins again in a second: {error}");

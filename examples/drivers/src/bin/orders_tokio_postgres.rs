@@ -23,6 +23,10 @@ use tokio_postgres::{Client, NoTls, Transaction};
 /// How often the inbox is maintained.
 const HOUR: Duration = Duration::from_secs(3_600);
 
+/// Deliveries that the broker hands out ahead. The loop takes one at a time, and a quorum queue
+/// counts all of them when their session ends.
+const PREFETCH: u16 = 16;
+
 type Failure = statements::Failure<tokio_postgres::Error>;
 
 async fn place(client: &mut Client, order: &OrderPlaced) -> Result<MessageId, Box<dyn Error>> {
@@ -43,47 +47,88 @@ async fn bill(transaction: &Transaction<'_>, message: &Message) -> Result<(), Fa
     Ok(())
 }
 
-/// Bills what is delivered, one message after the other. An error ends the session. Nothing is lost
-/// then: what is not settled comes again.
+/// Bills what is delivered, one message after the other. An error of the session with the broker
+/// ends it. Nothing is lost then: what is not settled comes again.
 async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn Error>> {
-    let connected = tokio_postgres::connect(&env::var("DATABASE_URL")?, NoTls).await?;
-    let mut client = connected.0;
-    tokio::spawn(connected.1);
+    let mut client = connect().await?;
+    // A database that refuses work ends this before there are deliveries: a quorum queue counts
+    // those of a session that ends, and drops a message at its limit.
+    maintain(&client, inbox).await?;
+    redrive(&mut client, inbox, bill).await?;
+    let mut maintained_at = Instant::now();
     let mut subscription = subscriber.subscribe().await?;
-    let mut maintained_at = None;
     loop {
-        if maintained_at.is_none_or(|at: Instant| at.elapsed() > HOUR) {
-            maintain(&client, inbox).await?;
-            maintained_at = Some(Instant::now());
-        }
         for delivery in subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await? {
-            let proof = handled(&mut client, inbox, &delivery).await?;
+            let proof = handled(&mut client, inbox, &delivery).await;
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
-        while redrive(&mut client, inbox, bill).await? {}
+        if let Err(error) = between(&mut client, inbox, &mut maintained_at).await {
+            renew(&mut client, 1, &*error).await;
+        }
     }
 }
 
-/// Handles a delivery until its outcome is final. Returns the proof that settles it.
-async fn handled(
+/// Handles a delivery until its outcome is final. Returns the proof that settles it. An error of
+/// the database does not end the session with the broker.
+async fn handled(client: &mut Client, inbox: &Inbox, delivery: &Delivery) -> Committed {
+    let mut errors = 0;
+    loop {
+        match attempt(client, inbox, delivery).await {
+            Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
+            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Err(error) => {
+                errors += 1;
+                renew(client, errors, &error).await;
+            }
+        }
+    }
+}
+
+async fn attempt(
     client: &mut Client,
     inbox: &Inbox,
     delivery: &Delivery,
-) -> Result<Committed, Box<dyn Error>> {
-    let message = match &delivery.message {
-        Ok(message) => message,
+) -> Result<Outcome, statements::Error<tokio_postgres::Error>> {
+    match &delivery.message {
+        Ok(message) => {
+            let handler = async |transaction: &Transaction<'_>| bill(transaction, message).await;
+            apply(client, inbox, message, handler).await
+        }
         Err(malformed) => {
             let letter = run_alone(client, inbox.refuse_delivery(delivery, malformed)).await?;
-            return Ok(letter.after_commit());
-        }
-    };
-    loop {
-        let handler = async |transaction: &Transaction<'_>| bill(transaction, message).await;
-        match apply(client, inbox, message, handler).await? {
-            Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof) => return Ok(proof),
-            Outcome::Again { attempts } => sleep(pause(attempts)).await,
+            Ok(Outcome::DeadLetter(letter.after_commit()))
         }
     }
+}
+
+/// Maintains the inbox every hour, and carries out redrives.
+async fn between(
+    client: &mut Client,
+    inbox: &Inbox,
+    maintained_at: &mut Instant,
+) -> Result<(), Box<dyn Error>> {
+    if maintained_at.elapsed() > HOUR {
+        maintain(client, inbox).await?;
+        *maintained_at = Instant::now();
+    }
+    while redrive(client, inbox, bill).await? {}
+    Ok(())
+}
+
+/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
+async fn renew(client: &mut Client, errors: u32, error: &dyn Error) {
+    eprintln!("tries again on a new connection: {error}");
+    sleep(pause(errors)).await;
+    match connect().await {
+        Ok(connected) => *client = connected,
+        Err(error) => eprintln!("no connection: {error}"),
+    }
+}
+
+async fn connect() -> Result<Client, Box<dyn Error>> {
+    let connected = tokio_postgres::connect(&env::var("DATABASE_URL")?, NoTls).await?;
+    tokio::spawn(connected.1);
+    Ok(connected.0)
 }
 
 /// Makes the next days of the inbox, and forgets old ones. What fails waits for the next call.
@@ -94,11 +139,12 @@ async fn maintain(client: &Client, inbox: &Inbox) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Begins again after each error: a lost session or connection, or a conflict with another
-/// transaction.
+/// Begins again after each error: a lost session with the broker, or a database that refuses work.
 async fn consume_always(inbox: &Inbox) -> Result<(), Box<dyn Error>> {
     let queue = env::var("QUEUE").unwrap_or_else(|_| String::from("orders"));
-    let subscriber = Subscriber::new(&Config::new(env::var("RABBITMQ_URL")?), [queue])?;
+    let mut config = Config::new(env::var("RABBITMQ_URL")?);
+    config.prefetch = PREFETCH;
+    let subscriber = Subscriber::new(&config, [queue])?;
     loop {
         if let Err(error) = consume(&subscriber, inbox).await {
             eprintln!("begins again in a second: {error}");
@@ -115,9 +161,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return consume_always(&inbox).await;
     }
     let order = OrderPlaced { order: argument.parse()?, customer: String::from("ann"), cents: 1250 };
-    let connected = tokio_postgres::connect(&env::var("DATABASE_URL")?, NoTls).await?;
-    let mut client = connected.0;
-    tokio::spawn(connected.1);
+    let mut client = connect().await?;
 
     let id = place(&mut client, &order).await?;
     println!("placed order {}: message {id}", order.order);

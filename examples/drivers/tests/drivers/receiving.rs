@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use brokers::rabbitmq::{Admin, Config, Connector, QueueOptions};
 use drivers::orders::OrderPlaced;
-use lapin::options::BasicPublishOptions;
+use lapin::options::{BasicGetOptions, BasicPublishOptions};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use libtest_mimic::{Failed, Trial};
 use statements::message::{Connector as _, Message, MessageId, Receipts, Submission, Ticket, Topic};
@@ -27,12 +27,18 @@ static TURN: Mutex<()> = Mutex::new(());
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let each = PROGRAMS.into_iter().map(|program| {
-        let name = format!("page/{}/what_is_received_takes_effect_once", program.name);
+    let trial = |name: String, run: fn(Program), program| {
         Trial::test(name, move || -> Result<(), Failed> {
-            what_is_received_takes_effect_once(program);
+            run(program);
             Ok(())
         })
+    };
+    let each = PROGRAMS.into_iter().flat_map(|program| {
+        let name = |case| format!("page/{}/{case}", program.name);
+        [
+            trial(name("what_is_received_takes_effect_once"), what_is_received_takes_effect_once, program),
+            trial(name("a_database_that_refuses_gets_no_delivery"), refused, program),
+        ]
     });
     each.collect()
 }
@@ -50,12 +56,19 @@ impl Queue {
             .expect("OUTBOX_RABBITMQ_URL names a server: cargo xtask services env");
         let name = format!("{}_{}", program.name, std::process::id());
         let queue = Self { name, url, runtime: Runtime::new().expect("a runtime") };
+        // An earlier case may have left one.
+        let _ = std::fs::remove_file(queue.log());
         queue.runtime.block_on(async {
             let admin = queue.admin().await;
             admin.declare_queue(&queue.name, QueueOptions::default()).await.expect("declared");
             admin.close().await;
         });
         queue
+    }
+
+    /// Returns the file that its consumers print errors to.
+    fn log(&self) -> PathBuf {
+        env::temp_dir().join(format!("{}.log", self.name))
     }
 
     async fn admin(&self) -> Admin {
@@ -98,6 +111,19 @@ impl Queue {
         });
     }
 
+    /// Returns whether the next message has been delivered before. It stays in the queue.
+    fn was_delivered(&self) -> bool {
+        self.runtime.block_on(async {
+            let connected = Connection::connect(&self.url, ConnectionProperties::default()).await;
+            let connection = connected.expect("a connection");
+            let channel = connection.create_channel().await.expect("a channel");
+            let got = channel.basic_get(self.name.as_str().into(), BasicGetOptions::default()).await;
+            let is_again = got.expect("an answer").expect("a message").redelivered;
+            connection.close(200, "".into()).await.expect("it is closed");
+            is_again
+        })
+    }
+
     /// Returns how many messages are not settled. Call it when no consumer has any.
     fn left(&self) -> u32 {
         self.runtime.block_on(async {
@@ -127,13 +153,24 @@ struct Consumer {
 
 impl Consumer {
     fn start(program: Program, queue: &Queue) -> Self {
-        let log = env::temp_dir().join(format!("{}.log", queue.name));
+        Self::start_with(program, queue, "")
+    }
+
+    /// Starts it with more parameters in the address of the database.
+    fn start_with(program: Program, queue: &Queue, parameters: &str) -> Self {
+        let log = queue.log();
         let file = File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(program.file);
         command.arg("consume").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        command.env("DATABASE_URL", format!("{}?application_name={}", database::url(), queue.name));
+        let url = format!("{}?application_name={}{parameters}", database::url(), queue.name);
+        command.env("DATABASE_URL", url);
         command.env("RABBITMQ_URL", &queue.url).env("QUEUE", &queue.name);
         Self { child: command.spawn().expect("it runs"), log }
+    }
+
+    /// Returns what it has printed.
+    fn printed(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     fn is_running(&mut self) -> bool {
@@ -145,7 +182,7 @@ impl Drop for Consumer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        eprintln!("{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        eprintln!("{}", self.printed());
     }
 }
 
@@ -211,13 +248,15 @@ fn what_is_received_takes_effect_once(program: Program) {
     eventually("the redrive takes effect", || letter(&unreadable, "resolution") == "applied");
     assert_eq!(invoices(orders[2]), "1");
 
-    // The loop begins again after the loss of its connection, and a new process after a kill.
+    // The loop goes on after the loss of its connection to the database, in its session with the
+    // broker. A new process goes on after a kill.
     let sessions = format!("FROM pg_stat_activity WHERE application_name = '{}'", queue.name);
     let ended = database::text(&format!("SELECT count(pg_terminate_backend(pid))::text {sessions}"));
     assert_ne!(ended, "0");
     queue.publish(&[&lost]);
-    eventually("it has begun again", || invoices(orders[3]) == "1");
+    eventually("it goes on", || invoices(orders[3]) == "1");
     assert!(consumer.is_running());
+    assert!(!consumer.printed().contains("begins again"), "{}", consumer.printed());
     drop(consumer);
     queue.publish(&[&first, &failing, &lost, &last]);
     let consumer = Consumer::start(program, &queue);
@@ -230,4 +269,26 @@ fn what_is_received_takes_effect_once(program: Program) {
     for order in orders {
         assert_eq!(invoices(order), "1", "order {order}");
     }
+}
+
+/// Goal: a database that permits logins and refuses work costs no delivery, because a quorum queue
+/// drops a message at its delivery limit. Oracle: the broker's word about the message.
+fn refused(program: Program) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let queue = Queue::declare(program);
+    let order = order();
+    queue.publish(&[&placed(order, &queue)]);
+    let read_only = "&options=-c%20default_transaction_read_only%3Don";
+    let consumer = Consumer::start_with(program, &queue, read_only);
+    eventually("it has tried twice", || consumer.printed().matches("begins again").count() >= 2);
+    assert!(consumer.printed().contains("read-only transaction"), "{}", consumer.printed());
+    drop(consumer);
+    // An unsettled message would be back in the queue once RabbitMQ has noticed the end.
+    thread::sleep(Duration::from_millis(500));
+    assert!(!queue.was_delivered());
+
+    let consumer = Consumer::start(program, &queue);
+    eventually("it is handled once the database works", || invoices(order) == "1");
+    eventually("it is settled", || queue.left() == 0);
+    drop(consumer);
 }
