@@ -147,7 +147,8 @@ impl Sessions {
     }
 }
 
-#[cfg(all(test, feature = "sqs"))]
+#[cfg(test)]
+#[cfg(feature = "sqs")]
 mod tests {
     use std::time::SystemTime;
 
@@ -161,8 +162,8 @@ mod tests {
     fn pipeline(url: &str) -> PipelineConfig {
         let sqs = brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
         PipelineConfig {
-            name: RelayName::new("orders").expect("a name"),
-            source: message::Source::new("/orders").expect("a source"),
+            name: RelayName::new("orders").unwrap(),
+            source: message::Source::new("/orders").unwrap(),
             database: Database::new(Secret::Text(url.into()), LogOptions::default()),
             retention: Retention::default(),
             audit_retention: Retention::Off,
