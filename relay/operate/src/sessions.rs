@@ -189,14 +189,14 @@ mod tests {
     async fn the_list_is_cut_by_logins_alone() {
         let eve = Operator::new("eve", Role::Viewer);
         let others = ended_before("view", LINES_MAX + 1).await;
-        let listed = super::sessions(&Places::new().outbox(&others.pipeline), &eve).await;
-        let (sessions, away) = listed.unwrap();
+        let listed = sessions(&Places::new().outbox(&others.pipeline), &eve).await;
+        let (list, away) = listed.unwrap();
         assert!(away.is_empty(), "{away:?}");
-        assert!(sessions.len() == 1 && sessions[0].ended.is_some(), "{sessions:?}");
+        assert!(list.len() == 1 && list[0].ended.is_some(), "{list:?}");
         let logins = ended_before("login", LINES_MAX + 1).await;
-        let listed = super::sessions(&Places::new().outbox(&logins.pipeline), &eve).await;
-        let (sessions, away) = listed.unwrap();
-        assert_eq!(sessions.len(), LINES_MAX);
+        let listed = sessions(&Places::new().outbox(&logins.pipeline), &eve).await;
+        let (list, away) = listed.unwrap();
+        assert_eq!(list.len(), LINES_MAX);
         assert!(away.len() == 1 && away[0].to_string().contains("operations \"login\""), "{away:?}");
     }
 }
