@@ -729,13 +729,16 @@ async fn an_answer_before_the_body_is_read_counts() {
     let address = listener.local_addr().unwrap();
     let refusing = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut some = [0; 64];
-            // A connection without a request comes before the session.
-            if stream.read(&mut some).await.is_ok_and(|count| count > 0) {
-                let answer = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n";
-                let _ = stream.write_all(answer).await;
-                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-            }
+            tokio::spawn(async move {
+                let mut some = [0; 64];
+                // A connection without a request comes before the session.
+                if stream.read(&mut some).await.is_ok_and(|count| count > 0) {
+                    let answer =
+                        b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+                    let _ = stream.write_all(answer).await;
+                    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                }
+            });
         }
     });
     let mut session =
