@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use brokers::Secret;
-use migrations::rights::{Granted, ObjectKind, Rights};
+use migrations::rights::{Granted, ObjectKind, Revoked, Rights};
 use migrations::{Identifier, Line, Migrator, Roles};
 use operate::doctor::{CheckState, Finding, RoleNames, examine_grants};
 use outbox_log::LogOptions;
@@ -19,10 +19,14 @@ use crate::outbox::support::Database;
 tests::cases! { "roles/grants/{on}/{case}":
     on_postgres {
         roles_that_were_just_made_have_their_rights_and_no_other,
-        each_missing_right_is_named_with_the_statement_that_grants_it,
-        each_right_beyond_the_list_is_named,
+        a_missing_right_of_each_kind_is_named_with_the_statement_that_grants_it,
+        a_right_beyond_the_list_is_named_for_each_role_and_kind,
         rights_on_columns_and_partitions_are_seen,
         no_right_is_needed_to_learn_what_is_missing,
+    }
+    night on_postgres {
+        each_missing_right_is_named_with_the_statement_that_grants_it,
+        each_right_beyond_the_list_is_named,
     }
 }
 
@@ -157,8 +161,21 @@ async fn roles_that_were_just_made_have_their_rights_and_no_other(db: &Database<
 }
 
 async fn each_missing_right_is_named_with_the_statement_that_grants_it(db: &Database<Postgres>) {
+    missing_rights_are_named(db, granted()).await;
+}
+
+async fn a_missing_right_of_each_kind_is_named_with_the_statement_that_grants_it(db: &Database<Postgres>) {
+    let mut seen = BTreeSet::new();
+    let mut granted = granted();
+    granted.retain(|right| seen.insert((right.role, right.kind, right.column.is_some())));
+    assert!(granted.len() >= 15, "{granted:?}");
+    missing_rights_are_named(db, granted).await;
+}
+
+/// Revokes one right after the other, and restores each by the remedy.
+async fn missing_rights_are_named(db: &Database<Postgres>, rights: BTreeSet<Granted>) {
     let examined = Examined::new(db).await;
-    for right in granted() {
+    for right in rights {
         let role = name_of(right.role);
         let privilege = match &right.column {
             Some(column) => format!("{} ({column})", right.privilege),
@@ -179,13 +196,27 @@ async fn each_missing_right_is_named_with_the_statement_that_grants_it(db: &Data
 }
 
 async fn each_right_beyond_the_list_is_named(db: &Database<Postgres>) {
+    rights_beyond_the_list_are_named(db, |_| true).await;
+}
+
+async fn a_right_beyond_the_list_is_named_for_each_role_and_kind(db: &Database<Postgres>) {
+    let mut seen = BTreeSet::new();
+    rights_beyond_the_list_are_named(db, |revoked| seen.insert((revoked.role, revoked.kind))).await;
+    assert!(seen.len() >= 10, "{seen:?}");
+}
+
+/// Grants all on one object after the other, of those that are chosen, and makes the roles again.
+async fn rights_beyond_the_list_are_named(
+    db: &Database<Postgres>,
+    mut is_chosen: impl FnMut(&Revoked) -> bool,
+) {
     let examined = Examined::new(db).await;
     let granted = granted();
     for line in Line::ALL {
         for revoked in Rights::of(line).unwrap().revoked {
             let is_granted = |right: &Granted| right.role == revoked.role && right.object == revoked.object;
             let has_all = revoked.kind == ObjectKind::Function && granted.iter().any(is_granted);
-            if has_all || revoked.kind == ObjectKind::Partitions {
+            if has_all || revoked.kind == ObjectKind::Partitions || !is_chosen(&revoked) {
                 continue;
             }
             let role = name_of(revoked.role);
