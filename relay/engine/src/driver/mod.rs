@@ -51,8 +51,8 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Term {
     pub(crate) ended: Ended,
-    /// Whether a checkpoint was on its way, or none was stored since the last term whose checkpoint
-    /// was: what was published since will be published again.
+    /// Whether what was published is not stored for certain, so that the next term publishes it
+    /// again: a checkpoint was on its way, or the term was still in its trial.
     pub(crate) is_unstored: bool,
 }
 
