@@ -1,21 +1,19 @@
 //! The audit as operators read it: filters, one line for each decision, and exports.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use brokers::Secret;
-use inbox::{ConsumerName, Inbox, InboxOptions, Signature};
+use inbox::{Inbox, InboxOptions, Signature};
 use operate::audit::{AuditFilter, AuditLine, AuditQuery, AuditSource, Audited, read};
 use operate::dead::{Filter, States};
 use operate::export::{AuditExport, DeadExport, ExportFormat};
-use operate::{InboxConfig, NamedTables, Operator, Places, Role, named_tables};
+use operate::{NamedTables, Operator, Places, Role, named_tables};
 use outbox_log::RelayName;
 use serde_json::Value;
 use tests::{Database, Dialect, Failure, Outcome, Stage};
 use time::{Duration, OffsetDateTime};
 
 use crate::audit::{days_ago, dead_letter};
-use crate::outbox::support::pipeline;
+use crate::outbox::support::{inbox_config, pipeline};
 
 tests::cases! { "audits/{on}/{case}":
     databases {
@@ -90,19 +88,7 @@ struct Scene {
 
 impl Scene {
     async fn open<DB: Dialect>(db: &Database<DB>) -> Result<Self, Failure> {
-        let inbox = InboxConfig {
-            consumer: ConsumerName::new("billing")?,
-            scope: None,
-            url: Secret::Text(db.url.clone().into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: true,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
-        };
+        let inbox = inbox_config(&db.url, "billing", &[], &[]);
         let main = pipeline(&RelayName::new("main")?, &db.url);
         let gone = pipeline(&RelayName::new("gone")?, "sqlite:/nowhere/at/all.db");
         let places = Places::new().outbox(&main).outbox(&gone).inbox(&inbox).await.inbox(&inbox).await;

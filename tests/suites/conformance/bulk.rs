@@ -1,11 +1,7 @@
 //! The cost of one decision about many dead messages: sessions, and round trips to the server.
 
-use std::collections::BTreeSet;
-
-use brokers::Secret;
-use inbox::ConsumerName;
 use operate::dead::{Bulk, Change, Filter, Progress, select};
-use operate::{InboxConfig, Operator, Places, Role, Signed};
+use operate::{Operator, Places, Role, Signed};
 use outbox_log::RelayName;
 use sqlx::Postgres;
 use sqlx::postgres::PgConnectOptions;
@@ -14,7 +10,7 @@ use tests::{Database, Dialect, Failure, Outcome, Stage};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::outbox::support::pipeline;
+use crate::outbox::support::{inbox_config, pipeline};
 
 tests::cases! { "bulk/{on}/{case}":
     postgres {
@@ -150,19 +146,8 @@ async fn of_inbox(stage: Stage) -> Outcome {
                  FROM (SELECT outbox_new_message_id() AS id FROM generate_series(1, {count})) AS s"
             ))
             .await?;
-        let billing = InboxConfig {
-            consumer: ConsumerName::new(format!("billing-{count}"))?,
-            scope: None,
-            url: Secret::Text(scene.url(tests::Role::Consumer)?.into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: true,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
-        };
+        let url = scene.url(tests::Role::Consumer)?;
+        let billing = inbox_config(&url, &format!("billing-{count}"), &[], &[]);
         costs.push(scene.requeue(async || Places::new().inbox(&billing).await, count).await?);
     }
     assert_bounded(&costs[0], &costs[1], INBOX_SESSIONS, "INSERT INTO inbox_audit");

@@ -1,35 +1,17 @@
 //! The doctor's questions to an inbox, on the real tables.
 
-use std::collections::BTreeSet;
-
-use brokers::Secret;
-use inbox::{ConsumerName, Inbox, InboxOptions};
+use inbox::{Inbox, InboxOptions};
 use operate::InboxConfig;
 use operate::doctor::{CheckState, examine_inbox_order};
 use sqlx::Postgres;
 use tests::{Database, Failure, Outcome, Role, Stage};
 
 use crate::audit::dead_letter;
+use crate::outbox::support::inbox_config;
 
 tests::cases! { "doctor/{on}/{case}":
     postgres { a_sequence_behind_its_dead_letters_is_told }
     night postgres { a_sequence_that_is_a_little_behind_many_dead_letters_is_told }
-}
-
-fn config(url: &str) -> Result<InboxConfig, Failure> {
-    Ok(InboxConfig {
-        consumer: ConsumerName::new("billing")?,
-        scope: None,
-        url: Secret::Text(url.to_owned().into()),
-        lent: None,
-        schema: None,
-        allow_plaintext: true,
-        topics: BTreeSet::new(),
-        pipelines: BTreeSet::new(),
-        effects: None,
-        effects_kinds: BTreeSet::new(),
-        group: None,
-    })
 }
 
 /// Goal: after logical replication, which copies rows and no sequences, an operator learns that new
@@ -38,8 +20,8 @@ fn config(url: &str) -> Result<InboxConfig, Failure> {
 async fn a_sequence_behind_its_dead_letters_is_told(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await?;
-    let observer = config(&Role::Observer.url(&db.url)?)?;
-    let owner = config(&db.url)?;
+    let observer = inbox_config(&Role::Observer.url(&db.url)?, "billing", &[], &[]);
+    let owner = inbox_config(&db.url, "billing", &[], &[]);
     let state = async |config: &InboxConfig| {
         let findings = examine_inbox_order(config).await;
         match &findings[..] {
@@ -72,7 +54,7 @@ async fn a_sequence_behind_its_dead_letters_is_told(stage: Stage) -> Outcome {
 async fn a_sequence_that_is_a_little_behind_many_dead_letters_is_told(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let inbox = Inbox::open(db.admin.clone(), InboxOptions::default()).await?;
-    let config = config(&db.url)?;
+    let config = inbox_config(&db.url, "billing", &[], &[]);
     dead_letter(&inbox, "first").await?;
     // Copies with ids of earlier days. The last one has the latest id, as its time has.
     let copies = "DO $$ DECLARE columns text; BEGIN

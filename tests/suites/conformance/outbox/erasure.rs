@@ -15,8 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::outbox::retention::{Relay, parked, rows};
-use crate::outbox::searches::inbox;
-use crate::outbox::support::{Database, TestDialect, pipeline, relay};
+use crate::outbox::support::{Database, TestDialect, inbox_config, pipeline, relay};
 
 tests::cases! { "outbox/erasure/{on}/{case}":
     every {
@@ -237,7 +236,7 @@ async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Databa
         ("returns", &[], &["returns"]),
         ("shipping", &["parcels"], &[]),
     ] {
-        scene.places = scene.places.inbox(&inbox(&db.url, consumer, pipelines, topics)).await;
+        scene.places = scene.places.inbox(&inbox_config(&db.url, consumer, pipelines, topics)).await;
     }
     assert_eq!(scene.places.away(), []);
     for (report, messages_erased) in [
@@ -268,7 +267,7 @@ async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Databa
             let days = if is_sqlite { "15 * 86400000000" } else { "interval '15 days'" };
             db.run(&format!("UPDATE inbox_retention SET retained_from = retained_from + {days}")).await;
             scene.places = Places::new().outbox(&scene.pipeline);
-            scene.places = scene.places.inbox(&inbox(&db.url, "billing", &[], &["orders"])).await;
+            scene.places = scene.places.inbox(&inbox_config(&db.url, "billing", &[], &["orders"])).await;
         }
         let asked = Subject { unapplied: !is_old, ..subject() };
         let report = scene.erase(&asked).await;

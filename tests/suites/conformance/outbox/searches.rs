@@ -2,16 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use brokers::Secret;
-use inbox::ConsumerName;
 use message::Fault;
 use migrations::{Line, Migrator};
 use operate::search::{HeaderIs, Search, SearchResult, search};
 use operate::story::{Story, story};
-use operate::{InboxConfig, MessageState, Operator, Places, Role};
+use operate::{MessageState, Operator, Places, Role};
 use outbox::NewMessage;
 use outbox_log::admin::{self, ChosenEntry, Decision, OperatorDecision};
 use outbox_log::entries::{LogEntries, Search as LogSearch};
@@ -19,7 +16,7 @@ use outbox_log::{EntryId, ExceptionChange, ExceptionState, LogOptions, Parked, R
 use tests::Backend;
 
 use crate::outbox::retention::{Relay, messages, parked};
-use crate::outbox::support::{Database, TestDialect, pipeline, relay, source};
+use crate::outbox::support::{Database, TestDialect, inbox_config, pipeline, relay, source};
 
 tests::cases! { "outbox/searches/{on}/{case}":
     every {
@@ -264,23 +261,6 @@ async fn a_database_that_is_away_is_named_and_hides_no_other<DB: TestDialect>(db
     both.close().await;
 }
 
-pub(super) fn inbox(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> InboxConfig {
-    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
-    InboxConfig {
-        consumer: ConsumerName::new(consumer).unwrap(),
-        scope: None,
-        url: Secret::Text(url.to_owned().into()),
-        lent: None,
-        schema: None,
-        allow_plaintext: true,
-        topics: texts(topics),
-        pipelines: texts(pipelines),
-        effects: None,
-        effects_kinds: BTreeSet::new(),
-        group: None,
-    }
-}
-
 pub(super) async fn told(places: &Places, id: &str) -> Story {
     story(places, &viewer(), &id.parse().unwrap()).await.unwrap()
 }
@@ -299,7 +279,7 @@ async fn a_story_names_the_consumers_of_its_own_pipeline_only<DB: TestDialect>(d
         ("shipping", &["parcels"], &[]),
         ("returns", &["main"], &["returns"]),
     ] {
-        open = open.inbox(&inbox(&db.url, consumer, pipelines, topics)).await;
+        open = open.inbox(&inbox_config(&db.url, consumer, pipelines, topics)).await;
     }
     assert_eq!(open.away(), []);
     let names = |story: &Story| {

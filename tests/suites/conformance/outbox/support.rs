@@ -2,15 +2,17 @@
 //! fewest rights.
 #![allow(clippy::unwrap_used, unreachable_pub, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use brokers::Secret;
 use engine::EngineOptions;
+use inbox::ConsumerName;
 use message::Source;
 use migrations::{Line, Migrator};
-use operate::{Broker, PipelineConfig, Retention};
+use operate::{Broker, InboxConfig, PipelineConfig, Retention};
 use outbox::{NewMessage, Outbox};
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, Difference, Entry, EntryId, Lease, LogOptions, LogReader, LogStore,
@@ -62,6 +64,24 @@ pub fn pipeline(name: &RelayName, url: &str) -> PipelineConfig {
         audit_retention: Retention::default(),
         broker: Broker::Kafka(Box::new(serde_json::from_value(kafka).unwrap())),
         settings: EngineOptions::default(),
+    }
+}
+
+/// Returns the configuration of a consumer's inbox for operators' commands.
+pub fn inbox_config(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> InboxConfig {
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
+    InboxConfig {
+        consumer: ConsumerName::new(consumer).unwrap(),
+        scope: None,
+        url: Secret::Text(url.to_owned().into()),
+        lent: None,
+        schema: None,
+        allow_plaintext: true,
+        topics: texts(topics),
+        pipelines: texts(pipelines),
+        effects: None,
+        effects_kinds: BTreeSet::new(),
+        group: None,
     }
 }
 
