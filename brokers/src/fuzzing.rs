@@ -133,19 +133,20 @@ pub fn http_again(message: &Message, is_structured: bool) -> Option<Read> {
     http::fuzzing::again(message, mode)
 }
 
-/// The verdict about an answer of an HTTP endpoint.
+/// The verdict on an answer of an HTTP endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Whether it confirms the message.
     pub is_confirmed: bool,
     /// The error of a message that it does not confirm.
     pub error: String,
-    /// The time for which the endpoint wants to be left alone.
+    /// The wait that the endpoint asks for.
     pub retry_after: Option<std::time::Duration>,
 }
 
-/// Reads the answer of an HTTP endpoint at `url` to a message. Its status is the record's topic, if
-/// that is one, and `at` is the present. `None` for what is no answer or no endpoint.
+/// Reads the answer of an HTTP endpoint at `url` to a message. The record's topic is its status, if
+/// it can be one, and `at` is the current time. Returns `None` if the record is not an answer, or
+/// `url` not an endpoint.
 pub fn http_answer(
     url: &str,
     record: &Record,

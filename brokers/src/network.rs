@@ -10,14 +10,14 @@ pub struct Network {
 }
 
 impl Network {
-    /// Creates a network. Bits of the base behind the prefix are ignored.
+    /// Creates a network. Bits of the base after the prefix are ignored.
     #[must_use]
     pub const fn new(base: IpAddr, prefix: u8) -> Self {
         Self { base, prefix }
     }
 
     /// Reads a network as `10.1.0.0/16`, or an address as `::1`. Returns `None` for any other text,
-    /// and for a base with bits behind the prefix, which is probably a mistake.
+    /// and for a base with bits after the prefix, which is probably a mistake.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let whole = |base: &IpAddr| if base.is_ipv4() { 32 } else { 128 };
@@ -39,14 +39,14 @@ impl Network {
         }
     }
 
-    /// Returns whether it has every address of its family.
+    /// Returns whether it contains every address of its family.
     #[must_use]
     pub fn is_everything(self) -> bool {
         self.prefix == 0
     }
 
-    /// Returns whether it has this address. An IPv4 address that is written as one of IPv6 is
-    /// another address: make it canonical first.
+    /// Returns whether it contains this address. An IPv4 address that is written as an IPv6 address
+    /// is a different one: make it canonical first.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.base, address) {

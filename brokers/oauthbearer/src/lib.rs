@@ -61,15 +61,15 @@ impl std::fmt::Display for NotTaken {
 impl std::error::Error for NotTaken {}
 
 impl From<NulError> for NotTaken {
-    /// Drops the text, which has the bytes.
+    /// Drops the error, which contains the text.
     fn from(_: NulError) -> Self {
         Self::Nul
     }
 }
 
 /// Gives a client its token. New connections use it, and so do connections that have to
-/// authenticate again. Waits for nothing but a lock within librdkafka. May be called from any
-/// thread, before the client is connected and any number of times.
+/// authenticate again. Waits only for a lock within librdkafka. May be called from any thread,
+/// before the client is connected and any number of times.
 ///
 /// # Errors
 /// [`NotTaken`]; the client keeps the previous token.
@@ -85,10 +85,10 @@ pub fn set_token<C: ClientContext>(client: &Client<C>, token: &Token<'_>) -> Res
     let extensions_at = if extensions.is_empty() { ptr::null_mut() } else { extensions.as_mut_ptr() };
     let mut text: [c_char; TEXT_BYTES] = [0; TEXT_BYTES];
     #[expect(unsafe_code, reason = "rdkafka 0.39 has no safe function for it")]
-    // SAFETY: `client` is borrowed, so librdkafka's handle is valid during the call, and this
-    // function of it is thread-safe. It copies the texts, which are terminated by NUL and outlive
-    // the call. `extensions` has as many pointers as its length says. It writes to `text` no more
-    // than its length.
+    // SAFETY: `client` is borrowed, so librdkafka's handle is valid during the call, and its
+    // function is thread-safe. It copies the texts, which are terminated by NUL and outlive the
+    // call. `extensions` has as many pointers as its length says. It never writes beyond the end of
+    // `text`.
     let code = unsafe {
         rd_kafka_oauthbearer_set_token(
             client.native_ptr(),
@@ -108,7 +108,7 @@ pub fn set_token<C: ClientContext>(client: &Client<C>, token: &Token<'_>) -> Res
     }
 }
 
-/// Returns milliseconds since 1970, at most as many as librdkafka can convert to microseconds.
+/// Returns milliseconds since 1970, limited to what librdkafka can convert to microseconds.
 fn millis(at: SystemTime) -> i64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     i64::try_from(since).unwrap_or(i64::MAX).min(i64::MAX / 1_000)

@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-/// Hosts that messages may name: a name, or `*.` and the names below it; and their port.
+/// Hosts that messages may name, with their port: one name, or all names below one (`*.`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HostPattern {
     host: String,
@@ -64,7 +64,7 @@ impl HostPattern {
         let below = text.starts_with("*.");
         let rest = text.strip_prefix("*.").unwrap_or(text);
         let url = Url::parse(&format!("none://{rest}")).map_err(|_| wrong())?;
-        // Of a special scheme, so that the host is normalised as that of an endpoint.
+        // With a special scheme, so that the host is normalised like that of an endpoint.
         let normal = Url::parse(&format!("https://{rest}")).map_err(|_| wrong())?;
         let host = normal.host_str().unwrap_or_default().to_owned();
         let is_alone = url.path().is_empty()

@@ -1,4 +1,4 @@
-//! The TLS settings of connections, made again when the files of the section change.
+//! The TLS settings of connections, rebuilt when the files of the section change.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -13,14 +13,14 @@ use super::config::Config;
 use crate::Tls;
 use crate::settings::InvalidSetting;
 
-/// How long the files are not looked at again.
+/// Minimum time between two looks at the files.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the authorities of the machine are used, if no others are configured: they are many
-/// files, which seldom change.
+/// How long the machine's authorities are used before they are read again, if no others are
+/// configured. They are many files that seldom change.
 const MACHINE_READ_EVERY: Duration = Duration::from_secs(60);
 
-/// The certificates by which endpoints are known, and the one that is shown to them.
+/// The certificates that verify endpoints, and the one that is shown to them.
 #[derive(Debug)]
 pub(super) struct Certificates {
     section: Tls,
@@ -32,7 +32,7 @@ pub(super) struct Certificates {
 #[derive(Debug)]
 struct State {
     client: Arc<ClientConfig>,
-    /// The hash of the files that it was made of.
+    /// The hash of the files that the settings were built from.
     made_of: Result<u64, String>,
     made_at: Instant,
     read_at: Instant,
@@ -48,7 +48,7 @@ impl Certificates {
     pub(super) fn new(config: &Config) -> Result<Self, InvalidSetting> {
         let section = config.tls.clone().unwrap_or_default();
         let (needs_authorities, hasher) = (config.needs_authorities(), RandomState::new());
-        // Before the files are read: what changes meanwhile is read again.
+        // Hashed before the files are read: a file that changes in between is read again.
         let made_of = hash(&section, &hasher);
         let client = Arc::new(read(&section, needs_authorities)?);
         let now = Instant::now();
@@ -57,8 +57,8 @@ impl Certificates {
     }
 
     /// Returns the settings of a connection. Looks at the files, which blocks for a local read, at
-    /// most once a second. While they cannot be used, the previous ones are, and the problem is
-    /// logged: certificate and key are replaced one after the other.
+    /// most once a second. While the files cannot be used, the previous settings stay in use and
+    /// the problem is logged: certificate and key are replaced one after the other.
     pub(super) fn current(&self) -> Arc<ClientConfig> {
         let now = Instant::now();
         let mut state = self.lock();

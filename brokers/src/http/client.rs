@@ -127,7 +127,7 @@ impl Service<Uri> for Connections {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // Of each connection, so that replaced files are used without a new session.
+        // Read for each connection, so that replaced files are used without a new session.
         let mut https = HttpsConnector::from((self.guard.clone(), self.certificates.current()));
         let connecting = https.call(uri);
         let timeout = self.timeout;
@@ -173,8 +173,8 @@ mod tests {
         Arc::new(builder.with_single_cert(vec![certificate.der().clone()], key).unwrap())
     }
 
-    /// Greets each client with the settings of the moment, in a thread of its own. Ends with the
-    /// test.
+    /// Completes the handshake with each client under the current settings, in a thread of its own.
+    /// Ends with the test.
     fn greet(listener: TcpListener, settings: Arc<Mutex<Arc<rustls::ServerConfig>>>) {
         std::thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {

@@ -55,7 +55,7 @@ impl Endpoint {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AllowedHost {
-    /// The files with its secrets, as those of an endpoint.
+    /// The files with its secrets, like those of an endpoint.
     pub secret_files: Vec<PathBuf>,
 }
 
@@ -84,7 +84,7 @@ pub struct Config {
     pub endpoint_header: Option<String>,
     /// The hosts that `endpoint_header` may name, with their secrets: `hooks.example.com`,
     /// `*.example.com` (any name below it), `hooks.example.com:8443`. Without a port, only the port
-    /// of the scheme is allowed. Where several allow a URL, the most exact one has the secrets: a
+    /// of the scheme is allowed. If several allow a URL, the most exact one gives the secrets: a
     /// name before `*.`, and a longer one before a shorter one.
     pub hosts: BTreeMap<String, AllowedHost>,
     /// `binary` (default) or `structured`, the two forms of CloudEvents over HTTP.
@@ -104,7 +104,8 @@ pub struct Config {
     /// 401, 403 and 404: its topics stop, and their messages wait. Default none: the message is
     /// refused.
     pub stopping_statuses: Vec<u16>,
-    /// Maximum seconds that a `Retry-After` of an endpoint is respected, 1 to 86,400 (default 300).
+    /// Maximum seconds for which an endpoint's `Retry-After` is respected, 1 to 86,400 (default
+    /// 300).
     pub retry_after_max_secs: u64,
     /// Maximum requests in flight to one endpoint, and to one host whose URLs messages name, 1 to
     /// 256 (default 16). After a failure, one request at a time tries whether the endpoint is back.
@@ -306,7 +307,7 @@ fn within<T: PartialOrd + Display>(
     InvalidSetting::unless_within("http", setting, value, bounds)
 }
 
-/// Returns whether a URL is one of `http`, however that is written.
+/// Returns whether the scheme of a URL is `http`, in any spelling.
 fn is_plain(url: &str) -> bool {
     Target::parse(url).is_ok_and(|target| !target.is_encrypted())
 }

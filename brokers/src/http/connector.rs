@@ -74,7 +74,7 @@ impl message::Connector for Connector {
         Duration::from_millis(self.config.connect_timeout_ms) + BESIDES_CONNECTIONS
     }
 
-    /// One request: messages that wait for an endpoint follow one by one.
+    /// The time of one request: messages that wait for an endpoint are answered one by one.
     fn answer_max(&self) -> Option<Duration> {
         let one = self.config.connect_timeout_ms.saturating_add(self.config.request_timeout_ms);
         Some(Duration::from_millis(one))
@@ -101,13 +101,13 @@ const PROBES_MAX: usize = 16;
 
 impl Connector {
     /// Finds out whether an endpoint accepts connections, without a request. HTTP has no sessions,
-    /// so a single endpoint never stops the others; but while none is there, a session would only
-    /// park messages. Where messages name endpoints, nothing is known before.
+    /// so a single endpoint never stops the others. But while none can be reached, a session would
+    /// only park messages. Endpoints that messages name cannot be tried beforehand.
     async fn probe(&self, connections: &Connections) -> Result<(), PublishError> {
         if self.endpoints.header().is_some() {
             return Ok(());
         }
-        // By scheme, host and port: the topics of one service show the same.
+        // Each scheme, host and port once: the topics of one service share them.
         let endpoints = self.endpoints.configured();
         let hosts: HashMap<&str, _> =
             endpoints.map(|endpoint| (endpoint.target.name.as_str(), endpoint)).collect();
@@ -138,7 +138,7 @@ impl Connector {
             }
         }
         if hosts.len() > PROBES_MAX {
-            // The others may be there.
+            // The others may be reachable.
             return Ok(());
         }
         failed.map_or(Ok(()), |(failure, endpoint)| {

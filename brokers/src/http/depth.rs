@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a message may wait before its request begins. A relay takes a message without an answer
-/// for silent after 5 s by default, and after one where others of the topic are silent already. It
-/// cannot know that the message has not been sent, so none may wait for nearly as long.
+/// How long a message may wait before its request begins. By default, a relay counts a message
+/// without an answer as silent after 5 s, and after 1 s if others of its topic are silent already.
+/// It cannot know that the message has not been sent, so no message may wait nearly that long.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// The longest time that counts in the average. With any longer one, only the least may wait, and a
-/// single request that hangs must not outweigh the answers of many.
+/// The longest time that counts in the average. At any longer time only the minimum may wait, and a
+/// single hanging request must not outweigh many answers.
 const COUNTED_MAX: Duration = Duration::from_secs(1);
 
-/// The part of the average that a new time replaces is one of this many.
+/// A new time replaces one part in this many of the average.
 const WEIGHT: u32 = 8;
 
 /// The times that the requests of a share take.
@@ -23,19 +23,19 @@ const WEIGHT: u32 = 8;
 pub(super) struct Times {
     /// When the requests in flight began, the oldest first.
     begun: VecDeque<Instant>,
-    /// The average of those that have ended, of which recent ones count more.
+    /// The average time of those that have ended. Recent ones count more.
     average: Option<Duration>,
 }
 
 impl Times {
-    /// Records that a request begins, not before those that have begun already.
+    /// Records that a request begins. `now` is not before the time of an earlier call.
     pub(super) fn begins(&mut self, now: Instant) {
         self.begun.push_back(now);
     }
 
     /// Records the end of a request that began at `since`. If messages wait and fewer requests are
-    /// in flight than might be, others have taken their places: `slowdown` says by how much that
-    /// makes each request longer.
+    /// in flight than allowed, other shares have the free places: each request then counts as
+    /// `slowdown` times as long.
     pub(super) fn ends(&mut self, since: Instant, now: Instant, slowdown: u32) {
         if let Ok(place) = self.begun.binary_search(&since) {
             self.begun.remove(place);
@@ -51,7 +51,8 @@ impl Times {
         let age = |since: &Instant| now.saturating_duration_since(*since);
         let hanging = self.begun.partition_point(|since| age(since) >= WAIT_MAX);
         let oldest = || self.begun.front().map(age).unwrap_or_default();
-        // Before the first answer, it is known only that a request takes longer than so far.
+        // Before the first answer, a request is known only to take longer than the oldest one so
+        // far.
         let each = self.average.unwrap_or_else(oldest).as_micros().max(1);
         let sending = u128::try_from(concurrency.saturating_sub(hanging)).unwrap_or(u128::MAX);
         let sent = sending.saturating_mul(WAIT_MAX.as_micros()) / each;
@@ -67,7 +68,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Returns the depth after this many requests of a time, one after the other.
+    /// Returns the depth after this many requests of the same time, one after the other.
     fn depth_after(times: &mut Times, requests: usize, each: Duration) -> usize {
         let begun = Instant::now();
         for _ in 0..requests {
@@ -122,8 +123,8 @@ mod tests {
         assert_eq!(times.begun.len(), 15);
     }
 
-    /// Goal: what others take from a share counts. Oracle: the depth of one that has a quarter of
-    /// its requests.
+    /// Goal: the places that others take from a share count. Oracle: the depth of one that has a
+    /// quarter of its requests.
     #[test]
     fn a_share_that_gets_few_requests_is_slower() {
         let mut times = Times::default();

@@ -22,15 +22,15 @@ const COUNTED: Duration = Duration::from_secs(1);
 /// Maximum submissions that are sorted at once.
 const SORT_MAX: usize = 1_024;
 
-/// Number of endpoints that have failed since they were last forgotten, at which those without
-/// messages are forgotten.
+/// After this many failures of idle endpoints, the endpoints without messages may be forgotten.
 const FAILED_MAX: usize = 10_000;
 
-/// Messages that may wait in a share at most, as a multiple of the requests in flight. Only a
-/// receiver that answers within some 15 ms has as many: of others, what is sent in half a second.
+/// Maximum messages that wait in a share, as a multiple of the requests in flight. Only a receiver
+/// that answers within some 15 ms gets as many; for a slower one, as many may wait as are sent in
+/// half a second.
 const WAITING_FACTOR: usize = 32;
 
-/// Maximum requests in flight that no longer count. Each has a connection, so it keeps below the
+/// Maximum requests in flight that no longer count. Each has a connection, so this stays below the
 /// number of files that services may have open.
 const SLOW_MAX: usize = 2_048;
 
@@ -39,7 +39,7 @@ const SLOW_MAX: usize = 2_048;
 pub(super) struct Pace {
     /// Of one share.
     pub(super) share: Bounds,
-    /// Maximum requests in flight, without those that are slow.
+    /// Maximum requests in flight, not counting slow ones.
     pub(super) requests_max: usize,
     /// Maximum requests in flight that are slow.
     pub(super) slow_max: usize,
@@ -64,11 +64,11 @@ pub(super) struct Dispatcher {
     requests: JoinSet<Option<Failure>>,
     in_flight: HashMap<Id, Request>,
     counted: Counted,
-    /// When the shares are looked at, whether more wait in them than are sent soon. Nothing else
-    /// may happen in one whose requests hang.
+    /// When to check whether more messages wait in the shares than are sent soon. If the requests
+    /// of a share hang, no other event may trigger this check.
     look_at: Option<Instant>,
-    /// How often an endpoint was left that is known only because it failed, since those were last
-    /// forgotten.
+    /// How many endpoints became idle and known only because they failed, since such endpoints were
+    /// last forgotten.
     failed: usize,
 }
 
@@ -87,7 +87,7 @@ struct Request {
 #[derive(Debug, Default)]
 struct Counted {
     len: usize,
-    /// Also those that were answered meanwhile.
+    /// Includes requests that were answered meanwhile.
     until: VecDeque<(Instant, Id)>,
 }
 
@@ -114,7 +114,7 @@ impl Dispatcher {
         let mut arrived = Vec::with_capacity(SORT_MAX);
         loop {
             let due = [self.dispatch(), self.look()].into_iter().flatten().min();
-            // Turns may be left over, of endpoints that have nothing to send.
+            // Turns of endpoints that have nothing to send may be left over.
             if !open && self.requests.is_empty() {
                 return;
             }
@@ -156,7 +156,7 @@ impl Dispatcher {
         self.look_at
     }
 
-    /// Puts a share among the turns, if it may send. Forgets it if nothing is known of it.
+    /// Puts a share among the turns, if it may send. Forgets it if nothing is known about it.
     fn take_turn(&mut self, name: &Arc<str>) {
         let Some(share) = self.shares.get_mut(name) else { return };
         if share.is_empty() {
@@ -190,8 +190,8 @@ impl Dispatcher {
         if self.turns.is_empty() { None } else { self.counted.until.front().map(|(until, _)| *until) }
     }
 
-    /// Stops counting the requests that are in flight for long enough. Afterwards the first one of
-    /// the queue, if any, still counts.
+    /// Stops counting the requests that have been in flight for long enough. Afterwards the first
+    /// one of the queue, if any, still counts.
     fn stop_counting(&mut self, now: Instant) {
         while let Some((until, id)) = self.counted.until.front() {
             let request = self.in_flight.get_mut(id);
@@ -228,7 +228,7 @@ impl Dispatcher {
     }
 
     /// Counts an endpoint that is known only because it failed. Forgets the endpoints without
-    /// messages if those that failed may be many.
+    /// messages if many may have failed.
     fn forget_idle(&mut self) {
         self.failed += 1;
         if self.failed < FAILED_MAX {

@@ -39,7 +39,7 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Takes the endpoints of settings that were checked; what cannot be read is left out.
+    /// Reads the endpoints from checked settings, leaving out what cannot be read.
     pub(super) fn new(config: &Config) -> Self {
         let secrets = |setting: String, files: &[PathBuf]| {
             (!files.is_empty()).then(|| Arc::new(Secrets::new(&setting, files)))
@@ -111,13 +111,15 @@ impl Endpoints {
         })
     }
 
-    /// Returns the endpoint that a message names, if it names one. Headers of messages differ by
-    /// case, names of HTTP headers do not: any spelling counts.
+    /// Returns the endpoint that a message names, if it names one. Message headers are
+    /// case-sensitive and names of HTTP headers are not, so any spelling counts.
     fn named_by(&self, header: &str, message: &Message) -> Option<Result<Arc<Endpoint>, String>> {
         let mut urls = message.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case(header));
         let (_, url) = urls.next()?;
         if urls.next().is_some() {
-            return Some(Err(format!("the message has the header {header} more than once, in another case")));
+            return Some(Err(format!(
+                "the message has the header {header} more than once, in different spellings"
+            )));
         }
         Some(self.named(header, url))
     }

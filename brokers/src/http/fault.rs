@@ -12,7 +12,7 @@ use super::endpoints::Endpoint;
 use crate::causes::{chain, has_cause, is_unverified};
 use crate::settings::InvalidSetting;
 
-/// An address that a host resolves to and no request may go to. The operator's fault.
+/// A host that resolves to an address to which no request may go. The operator's fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} resolves to {addresses}, which is not a public address")]
 pub(super) struct Blocked {
@@ -68,9 +68,9 @@ impl Kind {
 }
 
 impl Failure {
-    /// Returns whether the message that was sent may have caused a failure of its endpoint: it took
-    /// the request, and did not answer, or answered that it is not available. Its wish to wait
-    /// concerns all messages.
+    /// Returns whether the message itself may have caused the failure: the endpoint took the
+    /// request and did not answer, or answered that it is not available. An answer that asks to
+    /// wait concerns all messages.
     pub(super) fn may_be_of_the_message(&self) -> bool {
         matches!(self.kind, Kind::Busy | Kind::Lost | Kind::Failing) && self.retry_after.is_none()
     }
@@ -98,7 +98,7 @@ impl Statuses {
         status.is_success() || self.accepted.contains(&status.as_u16())
     }
 
-    /// Returns the kind of failure that a status stands for which does not confirm.
+    /// Returns the kind of failure for a status that does not confirm the message.
     pub(super) fn kind(&self, status: StatusCode) -> Kind {
         match status.as_u16() {
             status if self.stopping.contains(&status) => Kind::Closed,
@@ -113,8 +113,8 @@ impl Statuses {
         }
     }
 
-    /// Returns the failure that an answer stands for which does not confirm. `said` is what an
-    /// error says of its body.
+    /// Returns the failure for an answer that does not confirm the message. `said` is the text
+    /// about its body.
     pub(super) fn failure(
         &self,
         status: StatusCode,
@@ -137,7 +137,7 @@ impl Statuses {
         let value = value.trim();
         let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
         let wait = if is_number {
-            // More digits than a number holds are beyond the bound as well.
+            // A number with too many digits is beyond the bound as well.
             value.parse().map_or(self.retry_after_max, Duration::from_secs)
         } else {
             httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
@@ -147,7 +147,7 @@ impl Statuses {
 }
 
 impl Failure {
-    /// Returns the failure of an answer. `said` is what an error says of its body.
+    /// Returns the failure of an answer. `said` is the text about its body.
     pub(super) fn of_answer(
         kind: Kind,
         status: StatusCode,
@@ -157,7 +157,7 @@ impl Failure {
         Self { kind, text: format!("status {}{said}", status.as_u16()), retry_after }
     }
 
-    /// Returns the failure of a redirect. Shows where to, without path and query.
+    /// Returns the failure of a redirect. Shows its target without path and query.
     pub(super) fn of_redirect(status: StatusCode, location: Option<&str>) -> Self {
         let origin = location.and_then(|location| url::Url::parse(location).ok());
         let to = origin.map(|url| format!(" to {}", url.origin().ascii_serialization())).unwrap_or_default();
@@ -299,7 +299,7 @@ impl Failure {
             ),
             Kind::Failing => {
                 format!(
-                    "the endpoint {endpoint} fails {text}; repair the receiver, or let it answer 503 while it is"
+                    "the endpoint {endpoint} fails {text}; repair the receiver, or let it answer 503 until then"
                 )
             }
             Kind::Refused => format!("the endpoint {endpoint} refused the message: {text}"),

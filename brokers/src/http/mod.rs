@@ -17,20 +17,20 @@
 //! | `share.rs` | what waits for an endpoint or a host, and which message is next |
 //! | `send.rs` | one request and its answer |
 //! | `streak.rs` | an endpoint that fails on one message after the other |
-//! | `steady.rs` | connections that are read to their end after they broke |
+//! | `steady.rs` | connections whose answer is read even after writing has failed |
 //! | `stops.rs` | endpoints that are gone or asked to wait |
 //! | `wire.rs` | message to request and back |
 //! | `fault.rs` | classifies statuses and errors |
 //! | `fuzzing.rs` | parts for the fuzz targets |
-//! | `quote.rs` | the body of an answer in an error, without what no error shows |
+//! | `quote.rs` | quotes an answer's body in an error, unless it may contain a secret or a payload |
 //! | `inspect.rs` | connects to the endpoints, for `relay doctor` |
 //! | `receiver.rs` | [`Verifier`]: the other side, in front of an inbox |
 //!
 //! # Publishing
-//! A message goes to the URL in its `endpoint_header` if that is allowed, or else to the
-//! endpoint of its topic, or else to `url`. The status of the answer decides; its body is only
-//! read so far that an error can quote it, if it repeats nothing that no error shows. Redirects are
-//! not followed, and no proxy is used.
+//! A message goes to the URL in its `endpoint_header` if that is allowed, or else to the endpoint
+//! of its topic, or else to `url`. The status of the answer decides; its body is read only as far
+//! as an error can quote it, and quoted only if it repeats nothing that errors must not show.
+//! Redirects are not followed, and no proxy is used.
 //!
 //! | what happens | receipt |
 //! |---|---|
@@ -52,9 +52,9 @@
 //! marked: the message may have caused it
 //! ([`about_this_message`](message::PublishError::about_this_message)).
 //!
-//! A message with an unknown outcome is sent again under the same id (`ce-id`,
-//! `Idempotency-Key`, `webhook-id`), so the receiver needs an inbox. The order of a key holds:
-//! one of its messages is in flight.
+//! A message with an unknown outcome is sent again under the same id (`ce-id`, `Idempotency-Key`,
+//! `webhook-id`), so the receiver needs an inbox. The order of a key holds: only one of its
+//! messages is in flight at a time.
 //!
 //! # Traps
 //! - A receiver that answers 409 while it still works on the message (as the draft of

@@ -1,8 +1,8 @@
 //! Decides to which addresses a request may go. Pure.
 //!
 //! A URL from a message, or a name whose record changes, must not lead a relay to services that
-//! trust its network: its own machine, private networks, or the metadata of a cloud. So the
-//! address is checked that the name resolved to, and exactly that address is connected to.
+//! trust its network: its own machine, private networks, or the metadata of a cloud. So the check
+//! is on the address that the name resolved to, and the connection goes to exactly that address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,9 +1,9 @@
-//! Quotes the body of an answer in an error, unless it may repeat what no error shows. Pure.
+//! Quotes the body of an answer in an error, unless it may repeat what errors must not show. Pure.
 //!
 //! Receivers repeat what they got: a framework answers 404 with the path, a validation with the
 //! value. Secrets of a URL and payloads would reach errors, logs and tables with it. So a body is
-//! quoted whole or not at all: not if it has a piece of the URL's path or query, of the payload or
-//! of a header's value, and not if it could have one that is not recognized.
+//! quoted whole or not at all. It is not quoted if it contains a piece of the URL's path or query,
+//! of the payload or of a header's value, or if it could contain one that is not recognized.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -16,10 +16,10 @@ use super::wire::percent_decoded;
 /// Maximum characters of a body that an error repeats.
 const BODY_CHARS_MAX: usize = 200;
 
-/// A common word of at least so many letters and digits is a piece.
+/// A shared word of at least this many letters and digits is a piece.
 const WORD_MIN: usize = 3;
 
-/// So many common letters and digits in succession are a piece, whatever is between them.
+/// This many shared letters and digits in succession are a piece, whatever separates them.
 const RUN: usize = 6;
 
 /// A longer word may be a token, or something in base64.
@@ -28,13 +28,15 @@ const WORD_MAX: usize = 23;
 /// Larger payloads are not searched: it takes the time of the thread that sends requests.
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;
 
-/// Characters of escapes in JSON, URLs and HTML. Behind them, a piece is not recognized.
+/// Characters of escapes in JSON, URLs and HTML. A piece that is written with them is not
+/// recognized.
 const ESCAPES: [char; 3] = ['\\', '%', '&'];
 
 /// Replaces a body that is not quoted.
 const HIDDEN: &str = " and a body that is not shown";
 
-/// Returns what an error says of a body, behind the status: nothing if it has no text.
+/// Returns the text about a body that follows the status in an error: empty if the body has no
+/// text.
 pub(super) fn said(body: &[u8], message: &Message, target: &Target) -> String {
     // Compressed, or in another encoding, where a piece would not be recognized.
     let Some(text) = beginning_of_text(body) else { return HIDDEN.to_owned() };
@@ -63,7 +65,7 @@ fn beginning_of_text(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(whole).ok().filter(|text| !text.contains('\0'))
 }
 
-/// Returns the texts of which no error shows a piece.
+/// Returns the texts of which errors must not show any piece.
 fn hidden<'a>(message: &'a Message, target: &'a Target) -> Vec<Cow<'a, str>> {
     let path = target.uri.path_and_query().map_or("", |path| path.as_str());
     let payload = String::from_utf8_lossy(&message.payload);
@@ -159,7 +161,7 @@ mod tests {
     }
 
     /// Goal: no piece of the URL, the payload or a header is quoted, however it is written. Oracle:
-    /// each body is quoted once the piece is another one.
+    /// each body is quoted once the piece is replaced.
     #[test]
     fn a_body_with_a_piece_of_the_url_the_payload_or_a_header_is_not_shown() {
         let payload = r#"{"card":"4929 1234","name":"M\u00fcller","pin":"907"}"#;

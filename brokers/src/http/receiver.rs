@@ -30,16 +30,16 @@ pub struct Verifier {
 /// request can be trusted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unverified {
-    /// A header is missing or no text.
+    /// A header is missing or is not text.
     #[error("the header {0} is missing")]
     Missing(&'static str),
     /// The signature is too old, or from the future.
     #[error("the signature was made at {0}, more than 300 s from now; check the clocks, or it is a replay")]
     Time(String),
-    /// No signature is by one of the secrets.
+    /// No signature was made with one of the secrets.
     #[error("no signature is by a known secret")]
     Signature,
-    /// The message has another id than the signature.
+    /// The id of the message is not the id that was signed.
     #[error("the message has another id than its signature")]
     OtherId,
     /// The secrets cannot be read. The fault of the receiver: answer with the status 503.
@@ -48,7 +48,7 @@ pub enum Unverified {
 }
 
 impl Verifier {
-    /// Takes the secrets in these files (`whsec_…`, one a line). They are read again when they
+    /// Uses the secrets in these files (`whsec_…`, one a line). They are read again when they
     /// change.
     ///
     /// # Errors

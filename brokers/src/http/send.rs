@@ -91,8 +91,8 @@ impl Sender {
         }
     }
 
-    /// Sends a message and answers it. Returns the failure, if it is one of the endpoint, of which
-    /// `streak` holds the messages on which it failed.
+    /// Sends a message and answers it. `streak` holds the messages on which the endpoint has
+    /// failed. Returns the failure, if it is the endpoint's.
     pub(super) async fn send(self: Arc<Self>, job: Job, streak: Arc<Streak>) -> Option<Failure> {
         let Job { message, endpoint, pending } = job;
         match self.outcome(&message, &endpoint).await {
@@ -196,7 +196,7 @@ impl Sender {
     }
 }
 
-/// Reads the beginning of a body. What does not come in time is left out.
+/// Reads the beginning of a body. Leaves out what does not arrive in time.
 async fn beginning(mut body: Incoming, bytes_max: usize) -> Vec<u8> {
     let mut read = Vec::new();
     let reading = async {

@@ -16,8 +16,8 @@ use super::fault::{Failure, Kind};
 use super::send::Job;
 use super::streak::Streak;
 
-/// Maximum bytes of messages that wait in a share, so that few of them leave most of the relay's
-/// window (12 MiB by default) to others. It does not apply to the first ones, see [`Bounds`].
+/// Maximum bytes of messages that wait in a share. A few full shares leave most of the relay's
+/// window (12 MiB by default) to others. The first messages may exceed it, see [`Bounds`].
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 /// Bounds of a share.
@@ -25,8 +25,8 @@ const WAITING_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Bounds {
     /// Maximum requests in flight. As many messages may wait, of any size.
     pub(super) concurrency: usize,
-    /// Maximum messages that wait, where they are sent at once; of a slower endpoint fewer, see
-    /// [`Times::depth`]. `None` where there is only one endpoint, which delays no other.
+    /// Maximum messages that wait for a fast endpoint; fewer wait for a slower one, see
+    /// [`Times::depth`]. `None` if there is only one endpoint, which cannot delay others.
     pub(super) waiting_max: Option<usize>,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Share {
     in_flight: usize,
     waiting: usize,
     waiting_bytes: usize,
-    /// Messages that were ever taken, which is the number of the last one.
+    /// Number of messages taken so far, and so the number of the last one.
     taken: u64,
     times: Times,
     /// Whether it is among the turns of the dispatcher.
     pub(super) has_turn: bool,
 }
 
-/// A message that is sent next, and what is known of failures of its endpoint.
+/// The message to send next, and the failures of its endpoint.
 #[derive(Debug)]
 pub(super) struct Next {
     pub(super) job: Job,
@@ -67,7 +67,8 @@ struct Waiting {
 struct Lane {
     waiting: VecDeque<Waiting>,
     in_flight: usize,
-    /// Whether its last request failed. Then one request at a time tries whether it is back.
+    /// Whether its last request failed. Then one request at a time tries whether the endpoint is
+    /// back.
     is_failing: bool,
     /// The messages on which it failed in succession.
     streak: Arc<Streak>,
@@ -89,7 +90,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether nothing is known of it that matters for its next message.
+    /// Returns whether nothing is known about it that matters for its next message.
     fn is_forgettable(&self) -> bool {
         self.is_idle() && !self.is_failing && self.streak.is_empty()
     }
@@ -137,8 +138,8 @@ impl Share {
     /// Returns why a message may not wait here. Nothing of it was sent.
     fn refuses(&self, job: &Job) -> Option<Failure> {
         let lane = self.lanes.get(&job.endpoint.target.uri);
-        // Others of its topic have other endpoints, so the topic is not stopped: whatever comes
-        // would wait here, without an answer, behind a request that may hang.
+        // Other messages of the topic have other endpoints, so the topic is not stopped. All that
+        // arrive would wait here, without an answer, behind a request that may hang.
         let is_tried = lane.is_some_and(|lane| lane.is_failing && !lane.is_idle());
         if is_tried && job.endpoint.scope == FaultScope::Message {
             return Some(Failure::tried());
@@ -157,18 +158,18 @@ impl Share {
         Some(self.times.depth(self.bounds.concurrency, self.bounds.waiting_max?, now))
     }
 
-    /// Answers the newest messages that wait, if they are far more than are sent soon. Returns
-    /// whether so many are left that they may become too many while nothing is answered.
+    /// Answers the newest waiting messages, if far more wait than are sent soon. Returns whether
+    /// those that are left may become too many while nothing is answered.
     pub(super) fn shorten(&mut self, now: Instant) -> bool {
         let Some(depth) = self.depth(now) else { return false };
-        // Not at each small change of its speed: what is answered is stored and read again.
+        // Not at each small change of speed: an answered message is stored and read again.
         if self.waiting > depth.saturating_mul(2) {
             self.answer_beyond(depth);
         }
         self.waiting > self.bounds.concurrency
     }
 
-    /// Answers all messages that wait but the first ones, the newest first. Nothing of them was
+    /// Answers all waiting messages after the first `depth`, the newest first. None of them was
     /// sent.
     fn answer_beyond(&mut self, depth: usize) {
         let numbers = self.lanes.values().flat_map(|lane| &lane.waiting).map(|waiting| waiting.number);
@@ -231,11 +232,11 @@ impl Share {
         self.waiting_bytes -= job.message.wire_bytes();
     }
 
-    /// Takes the end of a request that was begun at `since`, with the endpoint's failure. Returns
-    /// whether the endpoint is known from now on only because it failed.
+    /// Records the end of a request that began at `since`, and the endpoint's failure, if any.
+    /// Returns whether the endpoint is now known only because it failed.
     pub(super) fn finish(&mut self, uri: &Uri, since: Instant, failure: Option<&Failure>) -> bool {
         let now = Instant::now();
-        // Others have the places that it does not get although messages wait.
+        // Although messages wait, other shares have the places that this one does not use.
         let slowdown = if self.waiting > 0 { self.bounds.concurrency / self.in_flight.max(1) } else { 1 };
         self.times.ends(since, now, u32::try_from(slowdown).unwrap_or(u32::MAX));
         self.in_flight -= 1;
@@ -253,7 +254,7 @@ impl Share {
                 }
             }
             None => {
-                // Of two requests that failed, the last one may be the first to end here.
+                // Requests may end here in another order than in the streak.
                 lane.is_failing = lane.streak.is_full();
                 lane.answered_at = Some(now);
             }
@@ -278,7 +279,7 @@ impl Share {
         self.lanes.retain(|_, lane| !lane.is_idle());
     }
 
-    /// Returns whether nothing is known of its endpoints.
+    /// Returns whether nothing is known about its endpoints.
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
@@ -418,8 +419,8 @@ mod tests {
         }
     }
 
-    /// Goal: nothing waits for a slow endpoint, unsent, for much longer than half a second, which
-    /// nevertheless always has enough to send. Oracle: the waits, and the number of requests.
+    /// Goal: no unsent message waits for a slow endpoint much longer than half a second, and yet
+    /// there is always enough to send to it. Oracle: the waits, and the number of requests.
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_a_slow_endpoint_is_sent_soon() {
         for each in [40, 100, 300] {
@@ -450,8 +451,8 @@ mod tests {
         assert_eq!(bench.refused, [20 * WAITING_MAX as u64 + 513]);
     }
 
-    /// Goal: of a burst that came before it was known how slow the endpoint is, the newest messages
-    /// are answered, and the rest is sent in order. Oracle: the receipts, and what is sent.
+    /// Goal: if a burst came before the endpoint was known to be slow, the newest messages are
+    /// answered and the rest are sent in order. Oracle: the receipts, and what is sent.
     #[tokio::test(start_paused = true)]
     async fn the_first_answer_shortens_a_burst_from_its_end() {
         let mut bench = Bench::of(Some(WAITING_MAX), ms(250), &["orders", "bills", "parcels"]);
@@ -476,8 +477,8 @@ mod tests {
         assert!(bench.refused.is_empty() && bench.share.is_empty());
     }
 
-    /// Goal: behind requests that hang only as many messages wait as the endpoint takes at once,
-    /// although no answer shows it. Oracle: the receipts.
+    /// Goal: behind hanging requests only as many messages wait as the endpoint takes at once,
+    /// although no answer shows that they hang. Oracle: the receipts.
     #[tokio::test(start_paused = true)]
     async fn little_waits_behind_requests_that_hang() {
         let mut bench = Bench::new(ms(60_000));
@@ -517,8 +518,8 @@ mod tests {
         drop(hanging);
     }
 
-    /// Goal: while one message tries whether an endpoint is back, which it may do for long, only
-    /// few others of its topics wait. Oracle: the receipts.
+    /// Goal: while one message tries whether an endpoint is back, which may take long, only a few
+    /// others of its topics wait. Oracle: the receipts.
     #[tokio::test(start_paused = true)]
     async fn little_waits_behind_a_message_that_tries() {
         let mut bench = Bench::new(ms(5));

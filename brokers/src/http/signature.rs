@@ -12,7 +12,7 @@ pub(super) const ID: &str = "webhook-id";
 pub(super) const TIMESTAMP: &str = "webhook-timestamp";
 pub(super) const SIGNATURE: &str = "webhook-signature";
 
-/// The prefix of a secret as people write it, and that of a signature by it.
+/// The prefixes of a secret, as people write it, and of a signature.
 const SECRET_PREFIX: &str = "whsec_";
 const VERSION_PREFIX: &str = "v1,";
 
@@ -73,8 +73,8 @@ pub(super) fn sign(keys: &[Key], id: &str, timestamp: &str, body: &[u8]) -> Stri
     keys.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether one of the signatures is by one of the keys. Takes the same time for each
-/// signature of the right length.
+/// Returns whether one of the signatures was made with one of the keys. Takes the same time for
+/// each signature of the right length.
 pub(super) fn verify(keys: &[Key], id: &str, timestamp: &str, body: &[u8], signatures: &str) -> bool {
     let signatures = signatures.split(' ').filter_map(|signature| signature.strip_prefix(VERSION_PREFIX));
     let mut decoded = signatures.filter_map(|signature| STANDARD.decode(signature).ok()).take(KEYS_MAX);

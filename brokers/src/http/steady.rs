@@ -1,9 +1,9 @@
-//! Connections that are read to their end after they broke.
+//! Connections whose answer is read even after writing has failed.
 //!
 //! A server may answer before it has read a request, and close: 413 for a large body, 401, 503. The
 //! rest of the request then fails to be written, and the client would give up without reading the
-//! answer, which is here already. So a connection that can no longer be written to swallows what is
-//! written, and is read on: to the answer, or to its end, which comes at once.
+//! answer, which is here already. So once a connection can no longer be written to, it swallows
+//! what is written and is still read: up to the answer, or to its end, which comes at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -24,7 +24,7 @@ impl<S> Steady<S> {
         Self { stream, is_broken: false }
     }
 
-    /// Takes the outcome of a write of this many bytes. Where the other side has gone, all of them
+    /// Handles the outcome of a write of this many bytes. If the other side has gone, all of them
     /// count as written.
     fn written(&mut self, outcome: io::Result<usize>, len: usize) -> io::Result<usize> {
         match outcome {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use http::Uri;
 use tokio::time::Instant;
 
-/// Maximum endpoints that are remembered. A stop that ends soonest is forgotten for a new one: then
-/// one request more finds out what it said.
+/// Maximum endpoints that are remembered. A new stop replaces the one that ends soonest. One more
+/// request to that endpoint then gets the same answer again.
 const STOPS_MAX: usize = 10_000;
 
-/// How long nothing is sent to an endpoint that a message has named and that answered that it is
-/// gone. Whoever names URLs could have any number of them remembered; and no setting can correct
-/// such a URL, so a restart must not be needed once its receiver is back.
+/// How long nothing is sent to an endpoint that a message named, after it answered that it is gone.
+/// Messages could otherwise fill the memory with any number of URLs. And no setting can correct
+/// such a URL, so it must work again without a restart once its receiver is back.
 const NAMED_GONE_FOR: Duration = Duration::from_secs(600);
 
 /// Why nothing may be sent to an endpoint now.
@@ -30,8 +30,8 @@ pub(super) enum Stop {
 pub(super) struct Stops(Mutex<HashMap<Uri, Stop>>);
 
 impl Stops {
-    /// Records that an endpoint is gone; `is_named`: a message names it. Returns whether this is
-    /// news.
+    /// Records that an endpoint is gone; `is_named`: a message names it. Returns whether this was
+    /// unknown.
     pub(super) fn gone(&self, endpoint: &Uri, is_named: bool) -> bool {
         let until = is_named.then(|| Instant::now() + NAMED_GONE_FOR);
         !matches!(self.insert(endpoint, Stop::Gone(until)), Some(Stop::Gone(_)))
@@ -72,7 +72,7 @@ impl Stops {
 }
 
 impl Stop {
-    /// Returns when it is over; `None` after a restart.
+    /// Returns when it ends; `None` if only a restart ends it.
     fn end(self) -> Option<Instant> {
         match self {
             Self::Gone(end) => end,
@@ -121,8 +121,8 @@ mod tests {
         }
     }
 
-    /// Goal: whoever names any number of URLs has a bounded number remembered, and none of the
-    /// operator's is forgotten for it. Oracle: the number, and the operator's stop.
+    /// Goal: however many URLs messages name, a bounded number is remembered, and no stop of a
+    /// configured endpoint is forgotten for them. Oracle: the number, and the operator's stop.
     #[tokio::test(start_paused = true)]
     async fn a_bounded_number_of_stops_is_kept_and_those_of_settings_last() {
         let stops = Stops::default();

@@ -1,8 +1,9 @@
 //! Failures of an endpoint on one message after the other.
 //!
-//! An endpoint that fails on a message, as one whose handler throws, says nothing about others. If
-//! it does so on many different messages and answers none in between, it is the endpoint that
-//! fails, as while its database is away: then one message tries it, instead of each in turn.
+//! The failure of an endpoint on one message, for example because its handler throws, shows nothing
+//! about other messages. If it fails on many different messages and answers none in between, the
+//! endpoint itself is failing, for example because its database is away. Then one message tries it,
+//! instead of each in turn.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,8 @@ pub(super) struct Outcomes<'a> {
 }
 
 impl Streak {
-    /// `concurrency`: requests to the endpoint at once. As many different messages make it failing.
+    /// `concurrency`: requests to the endpoint at once. Failures on as many different messages mark
+    /// it as failing.
     pub(super) fn new(concurrency: usize) -> Self {
         Self { len_max: concurrency.max(LEN_MIN), failed: Mutex::default() }
     }

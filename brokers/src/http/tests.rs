@@ -238,8 +238,8 @@ async fn each_message_is_one_signed_post_on_a_connection_that_is_kept() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Goal: an outcome that nobody knows is never a success, and the next attempt has the same id.
-/// Oracle: the receipts, and the ids that the server saw.
+/// Goal: an unknown outcome is never a success, and the next attempt has the same id. Oracle: the
+/// receipts, and the ids that the server saw.
 #[tokio::test]
 async fn a_broken_or_silent_answer_is_unknown_and_the_id_stays() {
     let server = Server::start([Step::Close, Step::Hang, status("408 Request Timeout")]).await;
@@ -288,8 +288,8 @@ async fn an_endpoint_that_is_gone_is_left_alone_over_sessions_until_a_restart() 
     assert_eq!(server.requests().len(), 2);
 }
 
-/// Goal: the 410 of a URL that messages name ends each of them, and is asked for once. Oracle: the
-/// errors, and the server's requests.
+/// Goal: when a URL that messages name answers 410, each of them ends, and one request is sent.
+/// Oracle: the errors, and the server's requests.
 #[tokio::test]
 async fn a_message_that_names_an_endpoint_that_is_gone_is_dead() {
     let server = Server::start([status("410 Gone")]).await;
@@ -422,9 +422,9 @@ fn named(server: &Server, path: &str, key: usize) -> Message {
     named
 }
 
-/// Goal: what a slow endpoint cannot take soon is answered at once or after half a second, so that
-/// it does not fill the relay's window and does not seem silent, and nothing else is. Oracle: the
-/// receipts, and the server's requests.
+/// Goal: only messages that a slow endpoint cannot take soon are answered, at once or after half a
+/// second. So they neither fill the relay's window nor seem silent. Oracle: the receipts, and the
+/// server's requests.
 #[tokio::test]
 async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
     let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
@@ -438,7 +438,7 @@ async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
     hanging.after(2).await;
     session.submit((2..500).map(|key| message("slow", &key.to_string()))).await;
     session.submit([message("quick", "a")]).await;
-    // Two or up to twice as many keep waiting, by how many had room when they came.
+    // Two to four keep waiting, depending on how many had room when they came.
     let mut quick = 0;
     let mut refused = 0;
     while quick < 1 || refused < 494 {
@@ -457,7 +457,8 @@ async fn a_slow_endpoint_keeps_a_bounded_number_of_messages_waiting() {
     assert_eq!(hanging.requests().len(), 2);
 }
 
-/// Goal: few large messages count as many small ones, but any fits. Oracle: the receipts.
+/// Goal: a few large messages count as much as many small ones, but one of any size fits. Oracle:
+/// the receipts.
 #[tokio::test]
 async fn what_waits_for_a_slow_endpoint_is_bounded_in_bytes_as_well() {
     let hanging = Server::start((0..100).map(|_| Step::Hang)).await;
@@ -492,8 +493,8 @@ async fn nothing_is_refused_because_it_waits_for_the_only_endpoint() {
     }
 }
 
-/// Goal: messages that each name another URL of a host do not each have requests of their own.
-/// Oracle: the server's requests while it hangs, and that all are sent once it answers.
+/// Goal: messages that each name another URL of one host share the requests to that host. Oracle:
+/// the server's requests while it hangs, and that all are sent once it answers.
 #[tokio::test]
 async fn urls_of_one_host_share_its_requests() {
     let server = Server::start((0..4).map(|_| Step::Gate)).await;
@@ -553,8 +554,8 @@ async fn slow_requests_have_a_bound_over_all_endpoints() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// Goal: a message on which the endpoint hangs does not take with it what waits for the endpoint,
-/// if that answers others meanwhile. Oracle: the receipts.
+/// Goal: a message on which the endpoint hangs does not fail those that wait, if the endpoint
+/// answers others meanwhile. Oracle: the receipts.
 #[tokio::test]
 async fn a_message_on_which_the_endpoint_hangs_takes_no_other_with_it() {
     let server = Server::start([Step::Hang, status("204 No Content"), Step::Gate]).await;
@@ -570,7 +571,7 @@ async fn a_message_on_which_the_endpoint_hangs_takes_no_other_with_it() {
         let Receipt { ticket, outcome } = session.receipt().await;
         receipts.push((ticket.0, outcome.is_ok()));
     }
-    // The third one waits at the gate, until which the fourth one had no place.
+    // The third one waits at the gate. The fourth one got a place only when the first one ended.
     assert_eq!(receipts, [(2, true), (1, false), (4, true)]);
     server.state.gate.notify_one();
     assert!(session.receipt().await.outcome.is_ok());
@@ -703,8 +704,8 @@ async fn a_named_url_that_fails_on_every_message_is_tried_by_one() {
     session.send(named(&server, "/a", 7)).await.unwrap();
 }
 
-/// Goal: the engine learns how long an endpoint wants to be left alone, from the answer and from
-/// what is remembered of it, over sessions. Oracle: the times in the errors.
+/// Goal: the engine learns how long an endpoint wants to be left alone, from the answer and, in
+/// later sessions, from what is remembered of it. Oracle: the times in the errors.
 #[tokio::test]
 async fn a_wish_to_wait_is_passed_on() {
     let answer = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 90\r\ncontent-length: 0\r\n\r\n";
@@ -720,9 +721,9 @@ async fn a_wish_to_wait_is_passed_on() {
 }
 
 /// Goal: an answer that comes before the request was read is not lost. Oracle: the errors of
-/// requests that a server refuses by their head, and reads on only after that. One that closes at
-/// once may reset the connection before anybody has read its answer: `steady` tests what can be
-/// read then.
+/// requests that a server refuses by their head, and reads on only after that. A server that closes
+/// at once may reset the connection before its answer is read: `steady` tests what can be read
+/// then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_before_the_body_is_read_counts() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -34,8 +34,8 @@ const PARTITION_KEY: &str = "partitionkey";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Names that belong to a connection, a proxy, the sender's identity or this adapter. A free header
-/// under such a name would change the meaning of the request: whoever may set a header of a message
-/// could forge where it comes from, sign in, or ask for another method or path.
+/// under such a name would change the meaning of the request: anyone who may set a header of a
+/// message could forge its origin, sign in, or ask for another method or path.
 const RESERVED: [&str; 23] = [
     "authorization",
     "connection",
@@ -84,7 +84,7 @@ pub(super) struct Record {
     pub(super) body: Bytes,
 }
 
-/// Encodes a message. `left_out` names a free header that is not sent, in any case.
+/// Encodes a message. `left_out` names a free header that is not sent, in any spelling.
 ///
 /// # Errors
 /// [`PublishError::refused`] when it has more than `bytes_max` bytes.
@@ -177,7 +177,7 @@ fn binary(message: &Message, left_out: Option<&str>) -> Written {
     });
     for (name, value) in message.headers.iter().filter(|(name, _)| !is_left_out(name, left_out)) {
         match plain(name, value) {
-            // HTTP does not tell apart names that differ in case only.
+            // HTTP does not distinguish names that differ only in case.
             Some((plain, value)) if counts.get(plain.as_str()) == Some(&1) => {
                 record.headers.insert(plain, value);
             }

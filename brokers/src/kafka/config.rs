@@ -142,8 +142,8 @@ pub enum Mechanism {
     #[default]
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
-    /// A token of OAuth 2, which itself crosses the connection: refused without TLS, except on this
-    /// machine.
+    /// A token of OAuth 2. The token itself crosses the connection, so it is refused without TLS,
+    /// except on this machine.
     #[serde(rename = "OAUTHBEARER")]
     OAuthBearer,
     /// A token that is signed with credentials of AWS, for Amazon MSK with IAM access control. On
@@ -414,7 +414,7 @@ impl Config {
         Ok(region.to_owned())
     }
 
-    /// Tokens need OpenSSL, so that settings with them were refused.
+    /// Tokens need OpenSSL, so settings with them were refused.
     #[cfg(not(feature = "kafka-tls"))]
     pub(super) fn tokens(&self) -> Result<Option<TokenSource>, TokenError> {
         Ok(None)
@@ -515,7 +515,7 @@ impl Sasl {
             if !is_name || name == "auth" {
                 return wrong(
                     "extensions",
-                    format!("{name:?} is no name of an extension; use letters, and not \"auth\""),
+                    format!("{name:?} is not the name of an extension; use letters, and not \"auth\""),
                 );
             }
             if !value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
@@ -651,7 +651,7 @@ mod tests {
                     r#"{{{server}, "sasl": {{"mechanism": "OAUTHBEARER", "oauth": {{"token_file": "/x"}},
                         "extensions": {{"auth": "x"}}}}}}"#
                 ),
-                "kafka.sasl.extensions: \"auth\" is no name",
+                "kafka.sasl.extensions: \"auth\" is not the name",
             ),
             (
                 format!(r#"{{{server}, "sasl": {{"mechanism": "AWS_MSK_IAM"}}}}"#),

@@ -7,8 +7,8 @@ use rdkafka::Timestamp;
 use super::wire::Arrived;
 use crate::evidence::hex;
 
-/// Returns the record's place in its topic. It is part of the delivery's origin, which tells
-/// deliveries apart, and so no property.
+/// Returns the record's place in its topic. It is part of the delivery's origin, which
+/// distinguishes deliveries, and therefore not a property.
 pub(super) fn place(record: &impl rdkafka::Message) -> [(String, String); 2] {
     [("partition", record.partition().to_string()), ("offset", record.offset().to_string())]
         .map(|(name, value)| (format!("kafka.{name}"), value))

@@ -38,7 +38,7 @@ struct Tokens {
     asked: Option<Receiver<Result<Token, TokenError>>>,
 }
 
-/// How a token is asked for.
+/// How to ask for a token.
 #[derive(Debug, Clone)]
 struct Asking {
     source: TokenSource,

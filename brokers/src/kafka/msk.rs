@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::oauth::{Token, TokenError, TokenProvider};
 
-/// Lifetime of a token. Brokers accept no longer one.
+/// Lifetime of a token. Brokers accept none that lives longer.
 const LIFETIME: Duration = Duration::from_secs(900);
 /// The service in a signature.
 const SERVICE: &str = "kafka-cluster";

@@ -147,10 +147,11 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
     };
     let read = read.map(|mut message| {
         if record.payload().is_none() {
-            // Refused only above the limit of headers, which costs the mark and not the message.
+            // Fails only above the limit of headers. Then the mark is lost, not the message.
             let _ = message.headers.insert(TOMBSTONE, "true");
         } else if message.is_tombstone() {
-            // The record decides, not its sender: published onwards, this would delete its key.
+            // The record has a value, whatever the header says. If it were forwarded with this
+            // header, its key would be deleted.
             message.headers.remove(TOMBSTONE);
         }
         message
@@ -323,7 +324,7 @@ mod tests {
         claimed.headers.insert(TOMBSTONE, "true").unwrap();
         let claimed = self::read(&record(&claimed, Some(b"order-7"), Some(b""))).unwrap();
         assert!(!claimed.is_tombstone() && claimed.headers.get("tenant").is_some());
-        // The mark of another producer beside a payload says nothing.
+        // Another producer's mark beside a payload means nothing.
         let mut marked = sample();
         marked.headers.insert(TOMBSTONE, "true").unwrap();
         assert_eq!(value(&marked), Some(&br#"{"total":12}"#[..]));

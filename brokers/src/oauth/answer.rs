@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::jwt::Claims;
 use super::token::{Token, TokenError};
 
-/// Maximum characters that are repeated of an endpoint's own words.
+/// Maximum characters of an endpoint's own words that an error repeats.
 const WORDS_MAX: usize = 300;
 /// Maximum lifetime that is believed. A token that lives longer is replaced after most of a day.
 const LIFETIME_MAX: Duration = Duration::from_secs(24 * 3_600);
@@ -41,7 +41,7 @@ impl Answer<'_> {
     /// Returns the token of an answer that arrived at this time.
     ///
     /// # Errors
-    /// [`TokenError`] without a token that is valid now. No text has a secret.
+    /// [`TokenError`] without a token that is valid now. Their texts contain no secret.
     pub(super) fn token(&self, now: SystemTime) -> Result<Token, TokenError> {
         match self.status {
             200 => self.granted(now),
@@ -51,7 +51,7 @@ impl Answer<'_> {
             ))),
             400 | 401 | 403 => Err(self.refused()),
             404 | 405 | 406 | 410 | 415 => Err(TokenError::refused(format!(
-                "answers with status {}: it is no token endpoint; correct its path",
+                "answers with status {}: it is not a token endpoint; correct its path",
                 self.status
             ))),
             status => Err(TokenError::unavailable(format!(
@@ -65,7 +65,7 @@ impl Answer<'_> {
         // serde's errors repeat values, which may be secrets.
         let granted: Granted = serde_json::from_slice(self.body).map_err(|_| {
             TokenError::refused(
-                "answers with something that is no JSON object with a token; write the address of a token endpoint",
+                "answers with something that is not a JSON object with a token; write the address of a token endpoint",
             )
         })?;
         let kind = granted.token_type.as_deref().unwrap_or("Bearer");
@@ -88,8 +88,8 @@ impl Answer<'_> {
             Some(seconds) => now + lifetime(seconds)?,
             None => claims.expires_at().ok_or_else(|| {
                 TokenError::refused(
-                    "does not say when its token expires: the answer has no expires_in, and the token is no JSON Web \
-                     Token with an exp; configure a lifetime for this client there",
+                    "does not say when its token expires: the answer has no expires_in, and the token is not a JSON \
+                     Web Token with an exp; configure a lifetime for this client there",
                 )
             })?,
         };
@@ -116,7 +116,7 @@ impl Answer<'_> {
         }
         let words: String =
             words.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WORDS_MAX).collect();
-        // A remedy begins behind the last semicolon of a text.
+        // A remedy begins after the last semicolon of a text.
         let words = words.replace(';', ",");
         (!words.trim().is_empty()).then(|| format!(": {}", words.trim()))
     }
@@ -134,7 +134,7 @@ fn lifetime(seconds: &Value) -> Result<Duration, TokenError> {
             Ok(Duration::try_from_secs_f64(seconds).unwrap_or(LIFETIME_MAX).min(LIFETIME_MAX))
         }
         _ => Err(TokenError::refused(
-            "gives a token whose expires_in is no positive number; configure a lifetime for this client there",
+            "gives a token whose expires_in is not a positive number; configure a lifetime for this client there",
         )),
     }
 }
@@ -181,22 +181,22 @@ mod tests {
     fn an_endpoint_that_lies_is_refused_with_a_remedy_and_without_a_secret() {
         let expired = r#"{"access_token": "e30.eyJleHAiOjEwMDAwMDAwMDAsInN1YiI6Im1lIn0.s3cret"}"#;
         for (status, body, named) in [
-            (200, "", "no JSON object"),
-            (200, "<html>s3cret</html>", "no JSON object"),
-            (200, r#""s3cret""#, "no JSON object"),
-            (200, r#"{"access_token": 5, "note": "s3cret"}"#, "no JSON object"),
+            (200, "", "not a JSON object"),
+            (200, "<html>s3cret</html>", "not a JSON object"),
+            (200, r#""s3cret""#, "not a JSON object"),
+            (200, r#"{"access_token": 5, "note": "s3cret"}"#, "not a JSON object"),
             (200, "{}", "without an access_token"),
             (200, r#"{"access_token": "s3cret", "token_type": "mac", "expires_in": 60}"#, "type Bearer"),
             (200, r#"{"access_token": "s3cret"}"#, "does not say when"),
-            (200, r#"{"access_token": "s3cret", "expires_in": 0}"#, "no positive number"),
-            (200, r#"{"access_token": "s3cret", "expires_in": -5}"#, "no positive number"),
-            (200, r#"{"access_token": "s3cret", "expires_in": "soon"}"#, "no positive number"),
+            (200, r#"{"access_token": "s3cret", "expires_in": 0}"#, "not a positive number"),
+            (200, r#"{"access_token": "s3cret", "expires_in": -5}"#, "not a positive number"),
+            (200, r#"{"access_token": "s3cret", "expires_in": "soon"}"#, "not a positive number"),
             (200, r#"{"access_token": "s3cret s3cret", "expires_in": 60}"#, "has spaces"),
             (200, r#"{"access_token": "", "expires_in": 60}"#, "has 0 bytes"),
             (200, expired, "has expired"),
             (302, "", "redirect"),
             (307, "", "redirect"),
-            (404, "<html>s3cret</html>", "no token endpoint"),
+            (404, "<html>s3cret</html>", "not a token endpoint"),
             (401, "", "refuses the client \"relay\""),
             (
                 401,

@@ -24,7 +24,7 @@ use crate::settings::InvalidSetting;
 /// Maximum bytes of a name that is sent to the token endpoint.
 const NAME_BYTES_MAX: usize = 4_096;
 
-/// Where access tokens come from: a token endpoint, a file, or, in the library alone, a provider.
+/// Where access tokens come from: a token endpoint, a file, or (only in the library) a provider.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -61,7 +61,7 @@ pub struct OAuth {
     /// Maximum time for getting a token, in milliseconds, 100 to 60,000. Default 10,000.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
-    /// A source of tokens of the service's own.
+    /// The service's own source of tokens.
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub provider: Option<Arc<dyn TokenProvider>>,
@@ -176,7 +176,8 @@ impl OAuth {
         let setting = |name: &str| format!("{prefix}.{name}");
         let wrong = |problem: String| InvalidSetting::new(setting("token_url"), problem);
         // The text may hold a password, so it is not repeated.
-        let url = Url::parse(url).map_err(|error| wrong(format!("is no URL ({error}); write https://…")))?;
+        let url =
+            Url::parse(url).map_err(|error| wrong(format!("is not a URL ({error}); write https://…")))?;
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() || !matches!(url.scheme(), "http" | "https") {
             return Err(wrong(format!("has the scheme {:?}; write https://…", url.scheme())));
@@ -243,7 +244,7 @@ mod tests {
                 String::from(r#"{"token_file": "/x", "client_secret": "s3cret"}"#),
                 "oauth.client_secret: belongs",
             ),
-            (String::from(r#"{"token_url": "login/s3cret"}"#), "oauth.token_url: is no URL"),
+            (String::from(r#"{"token_url": "login/s3cret"}"#), "oauth.token_url: is not a URL"),
             (String::from(r#"{"token_url": "ftp://login/s3cret"}"#), "the scheme \"ftp\""),
             (String::from(r#"{"token_url": "http://login/s3cret"}"#), "login is another machine"),
             (String::from(r#"{"token_url": "https://u:s3cret@login/"}"#), "a password"),

@@ -17,7 +17,7 @@ use crate::unreachable;
 /// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
 
-/// A token endpoint and this client of it.
+/// A token endpoint, and how this client asks it.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     pub(crate) client: Client,
@@ -35,7 +35,7 @@ struct Credentials {
 
 #[async_trait]
 impl TokenProvider for Endpoint {
-    /// The request itself has a time limit: one that is dropped ends by itself.
+    /// The request has its own time limit, so a dropped one ends by itself.
     async fn token(&self) -> Result<Token, TokenError> {
         let endpoint = self.clone();
         let asked = tokio::task::spawn_blocking(move || endpoint.ask()).await;
@@ -139,7 +139,7 @@ fn place(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-/// Encodes one half of the credentials as RFC 6749 requires (section 2.3.1). Leaves out characters
+/// Encodes one part of the credentials as RFC 6749 requires (section 2.3.1). Leaves out characters
 /// that need no encoding in a URL, for endpoints that forget to decode them.
 fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace("%7E", "~")

@@ -1,5 +1,5 @@
-//! Reads the claims of a token that is a JSON Web Token. Only its issuer's audience, the broker,
-//! can and does verify it.
+//! Reads the claims of a token that is a JSON Web Token. Only its audience, the broker, can and
+//! does verify it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::token::{Token, TokenError, TokenProvider};
 
-/// Time by which a token may expire earlier than it seems: issuers count whole seconds, and their
-/// answer takes time. Tokens of seconds would otherwise be replaced too late: a client of Kafka
-/// that authenticates again with the previous one does so once more soon after, and Kafka refuses a
-/// second time within a second.
+/// How much earlier a token may expire than it seems: issuers count whole seconds, and their answer
+/// takes time. Tokens that live for seconds would otherwise be replaced too late. A Kafka client
+/// that authenticates again with the previous token does so once more soon after, and Kafka refuses
+/// a second time within a second.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 /// Minimum time between two requests for a token.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ impl TokenSource {
     /// Asks for a token. Cancel-safe.
     ///
     /// # Errors
-    /// [`TokenError`] without a token, also after the time limit.
+    /// [`TokenError`] if no token arrives within the time limit, or the source reports an error.
     pub(crate) async fn token(&self) -> Result<Token, TokenError> {
         let Self { provider, limit, prefix } = self;
         tokio::time::timeout(*limit, provider.token()).await.unwrap_or_else(|_| {
@@ -48,7 +48,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// After four fifths of the lifetime that is left, but for a margin.
+    /// After four fifths of the remaining lifetime, less a margin.
     pub(crate) fn of(left: Duration, now: Instant) -> Self {
         Self { due_at: now + (left.saturating_sub(MARGIN) * 4 / 5).max(AGAIN_MIN) }
     }

@@ -103,7 +103,7 @@ impl TokenError {
         Self { fault: Fault::Broker, reason: reason.into() }
     }
 
-    /// Returns the party at fault: the operator, or the issuer (as the broker's).
+    /// Returns the party at fault: the operator, or the issuer, which counts as the broker.
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.fault

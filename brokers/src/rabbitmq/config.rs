@@ -46,7 +46,7 @@ pub struct Config {
     pub password: Option<SecretString>,
     /// The file that holds the password, read on every connect.
     pub password_file: Option<PathBuf>,
-    /// Where access tokens of OAuth 2 come from, which the login has instead of a password. The
+    /// Where access tokens of OAuth 2 come from. The login uses them instead of a password. The
     /// broker needs the plugin `rabbitmq_auth_backend_oauth2`.
     pub oauth: Option<OAuth>,
     /// How to log in: `plain` (default), or `external` with the client certificate.
@@ -73,8 +73,8 @@ pub struct Config {
     /// Handling of a message that no queue takes: it waits, it is dead at once, or it passes.
     pub unroutable: Unroutable,
     /// Other handling for some topics, by name, or by what names begin with and an asterisk:
-    /// `audit.*`. A name counts more than a beginning, and a longer beginning more than a shorter
-    /// one.
+    /// `audit.*`. A full name takes precedence over a beginning, and a longer beginning over a
+    /// shorter one.
     pub unroutable_topics: BTreeMap<String, Unroutable>,
     /// Value of the property `app_id`.
     pub app_id: Option<String>,
@@ -192,7 +192,7 @@ impl Config {
             management_url::check(url, self.oauth.as_ref(), self.allow_plaintext)?;
         }
         for pattern in self.unroutable_topics.keys() {
-            // A beginning without a name is that of all topics, which `unroutable` is for.
+            // An empty beginning would fit all topics, which `unroutable` is for.
             let name = pattern.strip_suffix('*').unwrap_or(pattern);
             Topic::new(name).map_err(|error| {
                 invalid("unroutable_topics", format!("{pattern:?} fits no topic: {error}"))

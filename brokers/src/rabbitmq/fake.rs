@@ -212,8 +212,8 @@ mod tests {
         Config::new(url).oauth(OAuth::provider(script).timeout_ms(200))
     }
 
-    /// Goal: a token is replaced before it expires, on the existing connection, and one that the
-    /// broker refuses is not. Issuers that refuse or hang meanwhile end nothing. Oracle: the
+    /// Goal: a token is replaced before it expires, on the existing connection, but never by one
+    /// that the broker refuses. An issuer that refuses or hangs meanwhile ends nothing. Oracle: the
     /// secrets that the broker receives.
     #[tokio::test]
     async fn a_token_is_replaced_before_it_expires() {

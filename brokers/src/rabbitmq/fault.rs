@@ -61,7 +61,7 @@ pub(super) fn unroutable(topic: &Topic, exchange: &str) -> PublishError {
     PublishError::topic_unavailable(no_queue(topic, exchange))
 }
 
-/// Returns the error of a message that no queue took, and that is not to wait for one.
+/// Returns the error of a message that no queue took and that must not wait for one.
 pub(super) fn unroutable_for_good(topic: &Topic, exchange: &str) -> PublishError {
     PublishError::refused(no_queue(topic, exchange)).without_retry()
 }

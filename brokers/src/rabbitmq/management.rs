@@ -456,7 +456,7 @@ mod tests {
         }
     }
 
-    /// The test below runs it beside a proxy that is not there.
+    /// The test below runs it with a proxy that does not exist.
     #[tokio::test]
     async fn a_request_to_this_machine_is_answered() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

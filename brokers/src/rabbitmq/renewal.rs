@@ -25,13 +25,13 @@ use crate::secret::Secret;
 const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 15_000 });
 /// Shortest interval: a token that expires sooner is checked more often.
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1_000 });
-/// How long before its expiry a token that is not replaced is reported.
+/// A token that is not replaced is reported this long before it expires.
 const REPORTED_BEFORE: Duration = Duration::from_secs(60);
 /// Maximum time for the broker's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Keeps the credential up to date of a connection that was opened with `used`. Returns `None` if
-/// the password is written in the configuration.
+/// Keeps the credential of a connection up to date. The connection was opened with `used`. Returns
+/// `None` if the password is written in the configuration.
 pub(super) fn of(client: &Arc<lapin::Connection>, endpoint: &Endpoint, used: Proof) -> Option<Renewal> {
     let client = Arc::downgrade(client);
     let endpoint_of = endpoint.clone();
@@ -150,7 +150,7 @@ async fn give(client: &lapin::Connection, secret: &SecretString, kind: &str) {
     }
 }
 
-/// Reports a token that expires soon and was not replaced. Returns whether it did.
+/// Reports a token that expires soon and was not replaced. Returns whether it reported one.
 fn report_expiry(used: &SecretString) -> bool {
     let now = SystemTime::now();
     let Some(expiry) = Expiry::of(used.expose_secret()) else { return false };

@@ -1,7 +1,7 @@
 //! The expiry of an access token of OAuth 2 that is used as a password.
 //!
-//! Such a token is usually a JWT. It is read to look at the file in time and to name what is wrong.
-//! Whether a token is valid is for the broker.
+//! Such a token is usually a JWT. It is read so that the file is checked in time and errors name
+//! the cause. Only the broker decides whether a token is valid.
 
 use std::time::{Duration, SystemTime};
 

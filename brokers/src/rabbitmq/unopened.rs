@@ -32,8 +32,8 @@ pub(super) enum OpenFailure {
 }
 
 impl OpenFailure {
-    /// Returns the failure of all hosts, with host and port of each: that of the host itself if
-    /// there is one. Only if each of them needs an operator, the whole does.
+    /// Returns the failure of all hosts, with host and port of each; for a single host its own
+    /// failure. It needs an operator only if the failure of each host does.
     pub(super) fn of_all(failures: Vec<(String, Self)>) -> Self {
         let mut failures = failures;
         if failures.len() == 1
@@ -58,8 +58,8 @@ impl OpenFailure {
         Self::Nowhere { reason, is_for_operator }
     }
 
-    /// Adds what is known of a token that a host refused: that it has expired in the file of the
-    /// password, or that the issuer gave it.
+    /// Adds what is known about a token that a host refused: that the one in the password's file
+    /// has expired, or details of the one that an issuer gave.
     pub(super) fn with_token(self, proof: Option<&Proof>) -> Self {
         let now = SystemTime::now();
         let expiry = match proof {
@@ -82,7 +82,7 @@ impl OpenFailure {
         Self::Nowhere { reason: format!("{told}; {advice}"), is_for_operator: needs_operator }
     }
 
-    /// Adds to a refusal whose token it was.
+    /// Adds details of an issuer's token to a refusal.
     fn with_issued(self, token: &Token) -> Self {
         let is_answer = matches!(self, Self::Client(_) | Self::Nowhere { .. });
         if !is_answer {

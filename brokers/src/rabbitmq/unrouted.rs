@@ -9,15 +9,15 @@ use message::{PublishError, Topic, Unrouted};
 use super::config::{Config, Unroutable};
 use super::fault;
 
-/// Maximum number of topics that are remembered as told. When they are forgotten, each is told once
-/// more.
+/// Maximum number of topics that are remembered as reported. When they are forgotten, each is
+/// reported once more.
 const TOLD_MAX: usize = 1_000;
 
 /// The handling of messages that no queue takes, by topic.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     others: Unroutable,
-    /// By name, or by what a name begins with and an asterisk.
+    /// By name, or by the beginning of names and an asterisk.
     topics: BTreeMap<String, Unroutable>,
 }
 
@@ -26,8 +26,8 @@ impl Rules {
         Self { others: config.unroutable, topics: config.unroutable_topics.clone() }
     }
 
-    /// Returns the handling for a topic: by its name, else by the longest beginning, else that of
-    /// all others.
+    /// Returns the handling for a topic: by its name, or by the longest beginning that fits, or
+    /// else the general one.
     pub(super) fn find(&self, topic: &str) -> Unroutable {
         if let Some(rule) = self.topics.get(topic) {
             return *rule;

@@ -149,7 +149,7 @@ impl Config {
         if let Some(owner) = &self.queue_owner
             && !(owner.len() == 12 && owner.bytes().all(|digit| digit.is_ascii_digit()))
         {
-            let problem = format!("{owner:?} is no AWS account: it has 12 digits");
+            let problem = format!("{owner:?} is not an AWS account: it has 12 digits");
             return Err(invalid("queue_owner", problem));
         }
         self.check_credentials()

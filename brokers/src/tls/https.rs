@@ -1,4 +1,4 @@
-//! TLS of clients of HTTPS: the settings of a section, read in one way for hyper and for ureq.
+//! TLS for HTTPS clients: the settings of a section, read in one way for hyper and for ureq.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Tls;
 use super::files::Identity;
 use crate::settings::InvalidSetting;
 
-/// The certificates by which a client of HTTPS knows a server and proves who it is.
+/// The certificates with which an HTTPS client verifies servers and proves its own identity.
 pub(crate) struct Https {
     /// The configured authorities, or the system's.
     roots: Vec<CertificateDer<'static>>,

@@ -1,4 +1,4 @@
-//! Renewals by answers that the test gives, for a real client that is not connected.
+//! Renewals with the test's own answers, for a real client that is not connected.
 
 use std::sync::Mutex;
 
@@ -52,7 +52,7 @@ async fn logged_in(answers: Vec<Result<u64, TokenError>>) -> Result<(Login, Admi
     .unwrap()
 }
 
-/// Takes turns until the answer to a request was handled.
+/// Takes turns until the answer to a request has been handled.
 async fn renewed(login: &mut Login, client: &Admin) -> Result<(), TokenError> {
     login.0.as_mut().unwrap().renewal.due_at = Instant::now();
     login.turn(client.inner())?;

@@ -16,7 +16,7 @@ use super::worker::Command;
 /// The first failure of any producer of a session, which ends the session.
 pub(super) type SessionEnd = Arc<OnceLock<(Fault, String)>>;
 
-/// Whether the session ended without a request, so that no answer to one says so.
+/// Whether the session ended by itself, without a request whose answer would report it.
 pub(super) type EndedByItself = Arc<watch::Sender<bool>>;
 
 /// Number of producers of a session.

@@ -313,7 +313,7 @@ async fn a_mark_that_cannot_be_read_is_an_error() {
     assert!(error.to_string().contains(TOPIC), "{error}");
 }
 
-/// Gives a token of three seconds, and no other one.
+/// Gives one token, which is valid for three seconds.
 #[derive(Debug, Default)]
 struct Revoked(AtomicUsize);
 
@@ -327,8 +327,8 @@ impl TokenProvider for Revoked {
     }
 }
 
-/// Goal: an idle session whose login is gone says so at once, and not with the next message, which
-/// may be hours away. Oracle: the end of the publisher, and the reason.
+/// Goal: an idle session that has lost its login reports it at once, and not with the next message,
+/// which may be hours away. Oracle: the end of the publisher, and the reason.
 #[tokio::test]
 async fn an_idle_session_says_that_it_has_ended() {
     let cluster = Cluster::start();

@@ -1,4 +1,4 @@
-//! A client against servers that behave as none should.
+//! A client against servers that misbehave.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
