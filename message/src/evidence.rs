@@ -101,8 +101,8 @@ impl Malformed {
         self.property("kafka.value") == Some("null")
     }
 
-    /// Returns whether the record has a value, be it an empty one; `false` for a broker that does
-    /// not tell the two apart.
+    /// Returns whether the record has a value, even an empty one; `false` for a broker that does
+    /// not distinguish the two.
     pub(crate) fn has_value(&self) -> bool {
         !self.is_tombstone() && self.properties.iter().any(|(name, _)| name.starts_with("kafka."))
     }

@@ -133,7 +133,7 @@ impl Malformed {
         for (name, value) in self.properties.iter().chain(&self.headers) {
             let extension = name.strip_prefix("ce_").filter(|attribute| !is_attribute(attribute));
             let kept = extension.unwrap_or(name);
-            // The last place is that of the list of those that are left out.
+            // The last place is reserved for the list of headers that are left out.
             let is_ours = kept == ForeignMessage::LEFT_OUT || (kept == TOMBSTONE && self.has_value());
             if headers.len() < HEADERS_MAX - 1 && !is_ours {
                 headers.insert_first(kept, value);
@@ -242,7 +242,7 @@ mod tests {
         let empty = read(&malformed);
         assert_eq!(empty.headers.get(TOMBSTONE), None);
         assert_eq!(empty.headers.get(ForeignMessage::LEFT_OUT), Some("\"tombstone\""));
-        // Other brokers know no null: there, the header says it.
+        // Other brokers have no null: there, the header stands for it.
         malformed.properties.clear();
         assert!(read(&malformed).is_tombstone());
     }

@@ -17,7 +17,7 @@ pub fn hosts_of(url: &str) -> &str {
 /// Returns one URL for each host, in the order of the list; the URL itself if it names one host.
 ///
 /// # Errors
-/// The problem: more than 16 hosts, one that is empty or given twice, a port that is none. A host
+/// The problem: more than 16 hosts, one that is empty or given twice, or an invalid port. A host
 /// without a port has `port_default`.
 pub fn urls_of(url: &str, port_default: u16) -> Result<Vec<String>, String> {
     let hosts = hosts_of(url);

@@ -111,7 +111,7 @@ pub struct Capabilities {
     pub batch_len: usize,
 }
 
-/// Messages of a topic that counted as published although the broker routed them to nobody.
+/// Messages of a topic that counted as published although the broker routed them nowhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unrouted {
     /// The topic.
@@ -154,7 +154,7 @@ pub trait Connector: Send + Sync + 'static {
     }
 
     /// Returns how many messages have counted as published since the last call although the broker
-    /// routed them to nobody, by topic: only where the settings allow that.
+    /// routed them nowhere, by topic: only where the settings allow that.
     fn take_unrouted(&self) -> Vec<Unrouted> {
         Vec::new()
     }
@@ -284,20 +284,20 @@ impl PublishError {
     }
 
     /// Marks a failure of the topic as one that the message may have caused: the destination had
-    /// the message and did not accept it, as while it is overloaded, or could not cope with it.
-    /// After several such failures the relay tries another message of the topic; if the destination
-    /// answers about that one, this message alone waits, with its key. Without the mark, a failure
-    /// of the topic always stops the topic.
+    /// the message and did not accept it, for example because it is overloaded, or could not cope
+    /// with it. After several such failures the relay tries another message of the topic; if the
+    /// destination answers about that one, this message alone waits, with its key. Without the
+    /// mark, a failure of the topic always stops the topic.
     #[must_use]
     pub fn about_this_message(mut self) -> Self {
         self.is_about_this_message = true;
         self
     }
 
-    /// Marks a failure as one of a destination that takes messages, only more slowly than they
-    /// come: enough of them wait for it, and nothing of this one was sent. That is no outage: the
-    /// topic is busy instead of stopped, and its messages are held in order until others have left.
-    /// For publishers with one message of a key in flight.
+    /// Marks a failure of a destination that takes messages, but more slowly than they come: enough
+    /// of them wait for it, and nothing of this one was sent. This is not an outage: the topic is
+    /// busy instead of stopped, and its messages are held in order until others have left. For
+    /// publishers with one message of a key in flight.
     #[must_use]
     pub fn saturated(mut self) -> Self {
         self.is_saturated = true;
@@ -311,16 +311,16 @@ impl PublishError {
         self.is_saturated
     }
 
-    /// Sets the time that passes before the message is tried again, because the destination has
-    /// asked for it, or is known to accept nothing earlier. The caller may wait longer. The adapter
-    /// bounds it by its settings.
+    /// Sets the minimum time before the message is tried again: the destination has asked for it,
+    /// or is known to accept nothing earlier. The caller may wait longer. The adapter bounds it by
+    /// its settings.
     #[must_use]
     pub fn not_before(mut self, time: Duration) -> Self {
         self.not_before = Some(time);
         self
     }
 
-    /// Returns the time that passes at least before the message is tried again; see
+    /// Returns the minimum time before the message is tried again; see
     /// [`not_before`](PublishError::not_before).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {

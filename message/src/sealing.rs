@@ -65,7 +65,7 @@ pub enum SealingError {
     /// was encrypted.
     #[error("the payload cannot be encrypted or decrypted")]
     Refused(#[source] Box<dyn Error + Send + Sync>),
-    /// The name of the subject or the content type is no valid header.
+    /// The name of the subject or the content type is not a valid header.
     #[error(transparent)]
     Header(#[from] InvalidText),
 }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::text::{EventType, Topic};
 
-    /// Turns every bit around; the key of `gone` was deleted.
+    /// Inverts every bit; the key of `gone` was deleted.
     struct Inverted;
 
     #[async_trait]

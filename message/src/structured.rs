@@ -21,7 +21,7 @@ use crate::wire_headers::{WIRE_HEADERS_MAX, WireHeaders};
 /// text.
 pub const HEADERS: &str = "headers";
 
-/// The attribute that every event has, and no other object in a body.
+/// The attribute that distinguishes events from other objects in a body.
 const VERSION: &str = "specversion";
 
 /// The members of a JSON object. Beyond [`WIRE_HEADERS_MAX`] they are counted, but not kept.

@@ -1,4 +1,4 @@
-//! A broker that answers as a test says, for tests of code that publishes.
+//! A broker with scripted answers, for tests of code that publishes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Deliveries that say nothing about themselves: their place at the broker is their id.
+//! Deliveries without an id of their own: their place at the broker is their id.
 
 use super::cloud_event::refuse_chunk;
 use super::identity;

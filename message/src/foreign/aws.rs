@@ -55,7 +55,7 @@ pub fn sns(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     };
     let mut opened = malformed.clone();
     opened.headers.retain(|(name, _)| name != "content-type");
-    // First, so that it is the time of what is inside: SQS gets a copy at another time.
+    // First, so that it is the time of the message inside: SQS gets a copy at another time.
     opened.properties.insert(0, (String::from("sns.timestamp"), sent));
     for (name, json) in envelope.all().filter(|(name, _)| !PLACED.contains(name)) {
         let text = plain(json).unwrap_or_else(|| json.to_owned());
@@ -84,7 +84,7 @@ fn attributes(envelope: &Object<'_>, opened: &mut Malformed) -> Result<(), Unmap
         let Some(attribute) = Object::read(NOTIFICATION, json.as_bytes())? else {
             let name = beginning(name);
             return Err(Unmapped::invalid(format!(
-                "the attribute {name:?} of the SNS notification is no object"
+                "the attribute {name:?} of the SNS notification is not an object"
             )));
         };
         let kind = attribute.required("Type")?;

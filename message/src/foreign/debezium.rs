@@ -19,7 +19,7 @@ const CHANGE: &str = "change event of Debezium";
 const ROUTED: &str = "outbox.event.";
 
 /// Parts of a change's position in the log of one server of MySQL or MariaDB. Another server has
-/// its transaction elsewhere, under the same GTID.
+/// the same transaction at another position, under the same GTID.
 const OF_THE_SERVER: [&str; 4] = ["server_id", "file", "pos", "thread"];
 
 /// Parts of a change's position that differ when the connector sends it again.
@@ -29,7 +29,7 @@ const VOLATILE: [&str; 6] = ["version", "snapshot", "sequence", "ts_ms", "ts_us"
 /// `eventType` or `type`, else the topic without `outbox.event.`. A record without a value, which
 /// the router sends for an empty payload, is a message as well.
 ///
-/// Only an id of version 7 recognises an event that the connector sends twice. For others, the id
+/// An event that the connector sends twice is recognised only by an id of version 7. Any other id
 /// is made with the time of the record, which must be that of the event: set
 /// `table.field.event.timestamp` of the router.
 ///
@@ -57,8 +57,8 @@ pub fn debezium_outbox(malformed: &Malformed) -> Result<ForeignMessage, Unmapped
     })
 }
 
-/// Reads a record in a topic of the outbox event router. That name and the header `id` recognise
-/// it, whatever other headers the router adds.
+/// Reads a record in a topic of the outbox event router. It is recognised by that name and the
+/// header `id`, whatever other headers the router adds.
 pub(super) fn routed(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     if malformed.topic.starts_with(ROUTED) {
         return debezium_outbox(malformed);
@@ -67,15 +67,15 @@ pub(super) fn routed(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> 
 }
 
 /// Reads a record that may be one of the outbox event router: its header `id` is a UUID. Any other
-/// could name something that occurs in several events, which would have one id then.
+/// id could name something that occurs in several events, which would then share one id.
 pub(super) fn perhaps_routed(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     let id = malformed.header("id").map(|id| plain(id).unwrap_or_else(|| id.to_owned()));
     if id.is_none_or(|id| Uuid::try_parse(&id).is_ok()) {
         return debezium_outbox(malformed);
     }
     Err(Unmapped::other_form(
-        "no record of Debezium's outbox event router: the header id is no UUID; if its events have other \
-         ids, name debezium_outbox as the mapping",
+        "no record of Debezium's outbox event router: the header id is not a UUID; if its events have \
+         other ids, name debezium_outbox as the mapping",
     ))
 }
 
@@ -308,7 +308,7 @@ mod tests {
             ] {
                 assert_ne!(id(&other), first, "{other}");
             }
-            // Equal changes of one transaction, if the connector says in which order they are.
+            // Equal changes of one transaction differ if the connector gives their order.
             let numbered = |server: &str, place: u32| {
                 let transaction = format!(r#""transaction":{{"id":{gtid},"total_order":{place}}},"op""#);
                 id(&of(server, gtid).replace(r#""op""#, &transaction))
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(numbered(ours, 1), numbered(theirs, 1));
             assert_ne!(numbered(ours, 1), numbered(ours, 3));
         }
-        // Without a GTID, the coordinates are all that tells the changes of a server apart.
+        // Without a GTID, only the coordinates distinguish the changes of a server.
         for gtid in ["null", r#""""#] {
             assert_ne!(id(&of(theirs, gtid)), id(&of(ours, gtid)));
         }

@@ -18,7 +18,8 @@ struct InHeaders {
     name: &'static str,
     /// The headers that messages of this form have.
     marks: &'static [&'static str],
-    /// If other producers write these marks as well: headers of which this form has at least one.
+    /// For marks that other producers write as well: further headers, at least one of which this
+    /// form has.
     beside: &'static [&'static str],
     id: &'static [&'static str],
     /// Without any of these, the kind is the topic.
@@ -155,7 +156,7 @@ const IN_BODY: [InBody; 3] = [
             let is_urn = |text: &String| text.starts_with(MASSTRANSIT_URN);
             let Some(first) = types.first().filter(|_| types.iter().all(is_urn)) else {
                 return Err(Unmapped::other_form(format!(
-                    "no envelope of MassTransit: messageType is no list of texts that begin with \
+                    "no envelope of MassTransit: messageType is not a list of texts that begin with \
                      {MASSTRANSIT_URN}"
                 )));
             };
@@ -279,7 +280,7 @@ impl InHeaders {
             return Ok(at);
         }
         time_of(&format!("the header {name} of {}", self.name), text).map_err(|error| {
-            // Of a form that others may have: it is one of theirs.
+            // Others may write these marks as well, so the message is one of theirs.
             if self.beside.is_empty() { error } else { Unmapped::other_form(error.to_string()) }
         })
     }

@@ -1,4 +1,4 @@
-//! Ids of messages that have other ones, and times in the forms that producers write.
+//! Ids for messages whose producers use other ids, and times in the forms that producers write.
 
 use time::format_description::well_known::{Rfc2822, Rfc3339};
 use time::macros::format_description;

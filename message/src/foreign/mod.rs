@@ -40,7 +40,7 @@ use crate::subscription::Malformed;
 pub type Mapping = fn(&Malformed) -> Result<ForeignMessage, Unmapped>;
 
 /// All mappings that recognise a form, in the order in which [`any`] tries them. The first ones
-/// recognise theirs by more.
+/// demand more of their form.
 const RECOGNISING: [Mapping; 7] =
     [sns, event_bridge, cloud_event, debezium::routed, debezium_change, framework, debezium::perhaps_routed];
 
@@ -49,10 +49,10 @@ const UNREAD: &str = "no mapping reads this delivery: ";
 
 /// Reads a delivery in any form that one of the mappings recognises; not by its arrival.
 ///
-/// Many producers write a header `id`. As a record of Debezium's outbox event router counts one in
-/// a topic that begins with `outbox.event.`, whatever other headers it has, and elsewhere one whose
-/// `id` is a UUID, if no other mapping reads it. Name [`debezium_outbox`] for events with other
-/// ids.
+/// Many producers write a header `id`. In a topic that begins with `outbox.event.`, it counts as a
+/// record of Debezium's outbox event router, whatever other headers the record has. Elsewhere it
+/// does so if it is a UUID and no other mapping reads the record. Name [`debezium_outbox`] for
+/// events with other ids.
 ///
 /// # Errors
 /// [`Unmapped::OtherForm`] if none recognises it, or the error of the one that does.
@@ -78,7 +78,7 @@ pub fn first<const N: usize>(
         for mapping in mappings {
             match mapping(malformed) {
                 Err(Unmapped::OtherForm(reason)) => {
-                    // Those of a mapping that is itself a choice are listed among the others.
+                    // The reasons of a mapping that is itself a choice are listed among the others.
                     reasons.push(reason.strip_prefix(UNREAD).unwrap_or(&reason).to_owned());
                 }
                 read => return read,
