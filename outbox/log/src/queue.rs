@@ -87,8 +87,8 @@ pub struct HeldPage {
     pub exhausted: bool,
 }
 
-/// The kinds of exceptions that have a due time. They are read one by one, so that however many are
-/// retried delay nothing else.
+/// The kinds of exceptions that have a due time. They are read separately, so that any number of
+/// retried ones delays nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DueKind {
     /// Scheduled ones, and those that an operator has discarded.

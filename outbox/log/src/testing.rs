@@ -1,4 +1,4 @@
-//! A log that answers as a test says, for tests of code that uses a log.
+//! A log with scripted answers, for tests of code that uses a log.
 
 use std::sync::Arc;
 use std::time::Duration;

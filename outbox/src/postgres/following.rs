@@ -1,9 +1,9 @@
 //! A pool that follows the primary among several hosts.
 //!
-//! The client library's pool connects to one host, and asks nobody before it does. So a task beside
-//! it keeps a session with the primary, asks in it once a second, and gives the pool another host
-//! when the primary has changed. While there is none, the pool's own retries wait: it reads its
-//! host before each attempt.
+//! The client library's pool connects to one host, without asking whether it is the primary. So a
+//! task beside it keeps a session with the primary, asks in it once a second, and gives the pool
+//! another host when the primary has changed. While there is none, the pool's own retries wait: it
+//! reads its host before each attempt.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::postgres::hosts::{Hosts, Primary, Unfit, check, place};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Pauses after searches in vain. Many pools must not fall upon a server that has just started.
+/// Pauses after searches that found nothing. Many pools must not overwhelm a server that has just
+/// started.
 const PAUSES: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(2) };
 /// Maximum time of a search.
 const SEARCH_MAX: Duration = Duration::from_secs(10);
@@ -119,9 +120,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: while there is no primary, the pools of many replicas are no storm of connects.
-    /// Oracle: the number of searches in a minute, in virtual time; without pauses that grow they
-    /// are 300.
+    /// Goal: while there is no primary, the pools of many replicas do not cause a storm of
+    /// connects. Oracle: the number of searches in a minute, in virtual time; without pauses that
+    /// grow they are 300.
     #[tokio::test(start_paused = true)]
     async fn searches_in_vain_become_rarer() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

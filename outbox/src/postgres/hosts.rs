@@ -89,9 +89,10 @@ impl Hosts {
     /// Returns the hosts of a URL such as `postgres://relay@h1:5432,h2:5433/orders`, with the rules
     /// of [`postgres_options`] for each of them. A host without a port has 5432. At most 16 hosts.
     ///
-    /// With several hosts, the one is used that is not a standby and whose sessions can write: the
-    /// values `any`, `read-write` and none of `target_session_attrs` mean this. With `primary`, a
-    /// server whose sessions are read-only by default is used as well.
+    /// Of several hosts, the toolkit uses the one that is not a standby and whose sessions can
+    /// write. This holds without `target_session_attrs`, and with its values `any` and
+    /// `read-write`. With `primary`, a server whose sessions are read-only by default is used as
+    /// well.
     ///
     /// # Errors
     /// [`InvalidUrl`], which contains no host and no secret.

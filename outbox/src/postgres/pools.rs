@@ -99,8 +99,9 @@ pub(super) fn options(idle_in_transaction_max: Duration, is_for: Use) -> PgPoolO
         })
 }
 
-/// Returns whether an idle connection may be lent. Several hosts are no replicas of a cloud under
-/// one name: while a connection was idle, its server may have become the standby of another one.
+/// Returns whether an idle connection may be lent. With several hosts, unlike the replicas of a
+/// cloud under one name, its server may have become the standby of another one while the connection
+/// was idle.
 async fn is_usable(connection: &mut PgConnection, is_for: Use) -> Result<bool, sqlx::Error> {
     match is_for {
         Use::Service | Use::Own => connection.ping().await.map(|()| true),

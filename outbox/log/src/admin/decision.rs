@@ -1,6 +1,7 @@
 //! Decisions that an operator may take about a dead entry, and about an entry that is retried: a
-//! discard whatever the cause, an edit where its retries fail until an operator acts. What the
-//! broker failed on may have arrived, and must not come again with other content under its id.
+//! discard for any cause, an edit only where retries fail until an operator acts. A message that
+//! failed by the broker's fault may have arrived, and must not come again with other content under
+//! its id.
 //!
 //! # A retrying entry
 //! The relay owns such an entry from its due time until the outcome is stored, and reads it without
@@ -123,7 +124,7 @@ impl Action {
         self == Self::Discard
     }
 
-    /// Returns for which retrying entries it is possible, as an error says it.
+    /// Returns the part of an error that says for which retrying entries the action is possible.
     fn condition(self) -> &'static str {
         if self.takes_any_cause() { "" } else { ", and only where an operator has to act (cause operator)" }
     }
@@ -219,8 +220,8 @@ pub enum DecideError {
         /// The number of entries.
         entries: usize,
     },
-    /// The entry has other content than the edit is to replace, or than it had when the decision
-    /// was confirmed.
+    /// The entry does not have the content that the edit replaces, or that was shown when the
+    /// decision was confirmed.
     #[error(
         "entry {id} has been edited by somebody else since it was shown: nothing was changed, show it again"
     )]
@@ -270,7 +271,7 @@ pub(crate) struct EntryNow {
     pub(crate) message_id: String,
     /// Whether the transaction has locked it: a dead entry, or one that was taken from the relay.
     pub(crate) is_locked: bool,
-    /// Whether it has other content than the confirmed decision is about.
+    /// Whether its content is not the one that the decision was confirmed for.
     pub(crate) is_edited_since: bool,
 }
 

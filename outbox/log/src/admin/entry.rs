@@ -63,8 +63,9 @@ pub struct DecidedEntry {
 /// A query for decisions about entries, each once, however many entries it was about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditQuery {
-    /// Only records with smaller numbers. A decision with others was probably in an earlier slice,
-    /// unless these were stored since: the caller drops those that it has.
+    /// Only records with smaller numbers. A decision that also has larger numbers was probably in
+    /// an earlier slice, unless these were stored since: the caller drops decisions that it already
+    /// has.
     pub before: i64,
     /// Maximum number of records to look through.
     pub rows_max: u32,

@@ -150,7 +150,7 @@ pub trait LogAdmin: Send + Sync + 'static {
     ) -> Result<Vec<AuditRecord>, LogError>;
 
     /// Returns the next decisions about a relay's entries, latest first. A decision about many
-    /// entries is one, with their exact number, even if some of its records are not read.
+    /// entries is returned once, with their exact number, even if some of its records are not read.
     ///
     /// # Errors
     /// As for [`LogAdmin::relays`].

@@ -36,9 +36,9 @@ pub struct ParkedFilter {
     pub fault: Option<String>,
     /// Texts that the error contains, in this order. SQLite ignores the case of ASCII letters.
     pub error_parts: Vec<String>,
-    /// Only entries that were parked longer ago than this. At most a hundred years count.
+    /// Only entries that were parked longer ago than this, which is limited to a hundred years.
     pub older_than: Option<Duration>,
-    /// Only entries that were parked at most this long ago. At most a hundred years count.
+    /// Only entries that were parked at most this long ago, which is limited to a hundred years.
     pub newer_than: Option<Duration>,
     /// Only entries that have not changed since this time, by the database's clock. Ages are
     /// measured at this time as well.

@@ -34,8 +34,8 @@ impl Erasure {
     }
 }
 
-/// Returns the messages whose decisions are erased: those whose rows were, and those of which only
-/// copies were left, with these ids.
+/// Returns the messages whose decisions are erased: those whose rows were erased, and those with
+/// the ids `copies`, of which only copies were left.
 pub(crate) fn decided(entries: &[EntryName], erased: &[EntryName], copies: &[i64]) -> Vec<Uuid> {
     let is_gone = |name: &&EntryName| erased.contains(name) || copies.contains(&name.id.0);
     entries.iter().filter(is_gone).map(|name| name.message_id).collect()

@@ -99,10 +99,10 @@ pub struct HeldBehind {
     pub state: String,
     /// Its last error.
     pub error: Option<String>,
-    /// Whether it has the key of the held one, so that it certainly stops it. Otherwise it retries
-    /// by the broker's or an operator's fault in the same topic: it stops the whole topic if the
-    /// failure concerned the topic, which is not stored, and only its own key if it concerned the
-    /// message.
+    /// Whether it has the key of the held one and so certainly stops it. Otherwise it retries in
+    /// the same topic by the broker's or an operator's fault. Then it stops the whole topic if the
+    /// failure concerned the topic, and only its own key if it concerned the message. The database
+    /// does not store this scope.
     pub is_of_its_key: bool,
 }
 

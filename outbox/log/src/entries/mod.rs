@@ -148,8 +148,8 @@ pub trait LogEntries: Send + Sync + 'static {
     /// Removes what entries hold: key, headers, trace context and payload, and the contents of
     /// edits in the audit. All in one transaction, at most [`ERASED_MAX`]. The rows stay, with the
     /// content type [`ERASED_CONTENT_TYPE`](message::ERASED_CONTENT_TYPE), and the audit of every
-    /// relay has an edit of each. Returns the number of erased rows of the log: one that a relay
-    /// has parked, unless it is discarded, stays as it is.
+    /// relay records an edit of each. Returns the number of erased rows of the log: one that a
+    /// relay has parked, unless it is discarded, stays as it is.
     ///
     /// The caller has checked that every relay of the log has passed the entries: one that has not
     /// would park them as dead instead of publishing them. Needs the rights of the owner of the
@@ -160,8 +160,9 @@ pub trait LogEntries: Send + Sync + 'static {
     /// reason that is empty or too long.
     async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError>;
 
-    /// Returns what is the same for every spelling of the location of this log, and different for
-    /// any other log: on PostgreSQL server, database and table, on SQLite the resolved file.
+    /// Returns the identity of this log: the same for every spelling of its location, and different
+    /// for any other log. On PostgreSQL it is server, database and table, on SQLite the resolved
+    /// file.
     ///
     /// # Errors
     /// As for [`LogEntries::find`].

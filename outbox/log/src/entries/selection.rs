@@ -62,8 +62,8 @@ impl Extent {
     }
 
     /// Returns whether a later extent has a cursor in the same history of the server: transactions
-    /// and ids meant the same the whole time. True also if the relay had none before, so that it
-    /// had passed nothing.
+    /// and ids kept their meaning the whole time. True also if the relay had none before, so that
+    /// it had passed nothing.
     #[must_use]
     pub fn lasts_in(&self, later: &Self) -> bool {
         let history = |extent: &Self| {

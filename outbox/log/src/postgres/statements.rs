@@ -263,8 +263,8 @@ migrations::statements! {
     /// not delayed by the time that the cursor had to wait.
     ///
     /// A change is stored only while the log is whole: without its segment, its content would not
-    /// be found. The condition is one on the changes, and not on the log. A condition on the log is
-    /// one on each segment, and is not evaluated where no segment is left to be searched.
+    /// be found. The condition is on the changes, not on the log. A condition on the log would be
+    /// one on each segment, and would not be evaluated where no segment is left to search.
     ///
     /// The table refuses null, which replaces the message id of a different message with the same
     /// id. Otherwise the parked message would be lost under an id that was given out twice. A

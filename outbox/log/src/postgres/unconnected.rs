@@ -24,8 +24,8 @@ const PROMOTE: &str = "start the primary, or promote a standby";
 /// but no secret. The text after the last semicolon is the remedy and names none of these:
 /// `/readyz` shows it to anyone.
 ///
-/// Of several hosts, each is named with its reason. Only if all of them need an operator, the error
-/// does: until a standby is promoted, one that is away and one that is a standby are waited for.
+/// With several hosts, each is named with its reason. The error needs an operator only if every
+/// host does: a host that is away may come back, and a standby may be promoted.
 #[must_use]
 pub fn unconnected(error: NoPrimary) -> LogError {
     let mut passed = error.into_passed();
@@ -70,7 +70,7 @@ pub fn unconnected(error: NoPrimary) -> LogError {
     }
 }
 
-/// Returns a reason without the remedy behind its last semicolon, and the remedy.
+/// Returns a reason without the remedy after its last semicolon, and the remedy.
 fn without_remedy(reason: String) -> (String, Option<String>) {
     match reason.rsplit_once("; ") {
         Some((reason, remedy)) => (reason.to_owned(), Some(remedy.to_owned())),

@@ -66,8 +66,8 @@ async fn held_entries_are_read_in_the_order_of_their_index() {
     assert!(!steps.iter().any(|step| step.contains("TEMP B-TREE")), "{steps:#?}");
 }
 
-/// Goal: what is scheduled or discarded is found without reading what is retried, however much that
-/// is. Oracle: the index in the plans, which has only one of the two, and no sort.
+/// Goal: scheduled and discarded exceptions are found without reading retried ones, however many
+/// there are. Oracle: the index in the plans, which has only one of the two, and no sort.
 #[tokio::test]
 async fn what_is_due_is_read_by_the_index_of_its_kind() {
     for (statement, index) in [

@@ -97,7 +97,8 @@ migrations::statements! {
     leader = "
         SELECT CASE WHEN lease_until > {now} AND holder <> 'relay forget' AND NOT coalesce(epoch = ?2 AND lease_until = ?3, 0) THEN holder END
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
-    /// ?1 relay. No relay begins between two parts: it would go on without what is discarded.
+    /// ?1 relay. No relay begins between two parts: it would continue without the discarded
+    /// entries.
     lease = "
         UPDATE outbox_relay SET epoch = epoch + 1, holder = 'relay forget', lease_until = {now} + 60000000,
             lease_seconds = 60 WHERE relay = ?1 AND shard = 0";

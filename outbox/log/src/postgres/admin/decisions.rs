@@ -160,7 +160,8 @@ impl PostgresLog {
 
     /// Returns the current state of the chosen entries. Locks those that are dead, and those that
     /// were taken from the relay until `taken_until`. Those that have changed since the
-    /// confirmation are left alone, and those with other content than was shown are noted.
+    /// confirmation are left alone, and those whose content is not the one that was shown are
+    /// noted.
     async fn lock(
         &self,
         connection: &mut PgConnection,
@@ -224,7 +225,7 @@ impl PostgresLog {
 /// The chosen entries in the order of their locks.
 struct Sorted {
     ids: Vec<i64>,
-    /// When the content of each that was shown was edited.
+    /// For each, when the content that was shown was edited.
     edits: Vec<Option<OffsetDateTime>>,
 }
 

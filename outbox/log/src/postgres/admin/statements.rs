@@ -102,8 +102,8 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
 
 // $1 relay, $2 ids, $3 when the content of each that was shown was edited, or null: the entries
 // that have other content. Times are compared for equality alone: an edit whose commit took long is
-// older than a confirmation that has not seen it. Asked in a statement of its own, once the entries
-// are locked: the one that waited for the lock would read the copies as they were before.
+// older than a confirmation that has not seen it. A separate statement, once the entries are
+// locked: the statement that waited for the lock would read the copies as they were before.
 pub(in crate::postgres) const EDITED_SINCE: &str = "
 SELECT p.id FROM unnest($2::bigint[], $3::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (
     SELECT id, edited_at FROM {schema}outbox_parked
@@ -111,9 +111,9 @@ SELECT p.id FROM unnest($2::bigint[], $3::timestamptz[]) AS chosen(id, edited_at
 WHERE p.edited_at IS DISTINCT FROM chosen.edited_at";
 
 // $1 relay, $2 ids, $3 seconds: the entries that wait for a retry, when each is due, and until when
-// it is taken. Unless $6 only those that wait for an operator as well. A confirmation for the time
-// $4, if given, does not cover one that has been retried since, or was dead and is requeued, nor
-// content other than that of the edits $5 (see above).
+// it is taken. Unless $6, they must also wait for an operator. A confirmation for the time $4, if
+// given, does not cover one that has been retried since, or was dead and is requeued, nor content
+// other than that of the edits $5 (see above).
 pub(in crate::postgres) const LOCK_WAITING: &str = "
 SELECT e.id, e.due_at::text, (clock_timestamp() + make_interval(secs => $3))::text
 FROM unnest($2::bigint[], $5::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (

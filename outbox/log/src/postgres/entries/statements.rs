@@ -199,8 +199,8 @@ migrations::statements! {
         ORDER BY run.id";
     /// $1 ids, $2 their message ids, which all lie in the segment $4, so that only that one is
     /// searched; $3 the content type of erased rows. A row that a relay has parked stays, unless it
-    /// is discarded there. The ids are compared in a way that no index knows, because the one of
-    /// (xid, id) would be read as a whole.
+    /// is discarded there. The ids are compared in a way that no index supports, because the index
+    /// on (xid, id) would be read as a whole.
     erase = "
         UPDATE {schema}outbox_message AS m
         SET key = NULL, headers = NULL, traceparent = NULL, tracestate = NULL, payload = '', content_type = $3

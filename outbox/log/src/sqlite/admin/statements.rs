@@ -25,9 +25,9 @@ migrations::statements! {
         SELECT state, message_id, CASE WHEN due_at > {now} THEN due_at END AS due_at, updated_at,
             (SELECT edited_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = ?2) AS edited_at
         FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2";
-    /// Finds an entry that waits for a retry, and unless ?5 for an operator as well, with its due
-    /// time. A confirmation for the time ?3, if given, does not cover one that has changed since,
-    /// nor content other than that of the edit ?4.
+    /// Finds an entry that waits for a retry, with its due time. Unless ?5, it must also wait for
+    /// an operator. A confirmation for the time ?3, if given, does not cover one that has changed
+    /// since, nor content other than that of the edit ?4.
     waiting = "
         SELECT due_at FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND id = ?2
             AND state = 'retrying' AND (fault = 'operator' OR ?5) AND due_at > {now}
