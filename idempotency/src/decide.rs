@@ -71,7 +71,7 @@ pub(crate) fn decide(found: Found, asked: &Asked) -> Verdict {
     if !is_recorded {
         return next;
     }
-    // Nothing shows what was asked for. Whatever it was, it does not run again.
+    // The record no longer shows the request. Whatever it was, it does not run again.
     if fingerprint != asked.fingerprint && !is_erased {
         return Verdict::Conflict { stored: fingerprint };
     }

@@ -19,10 +19,10 @@ impl<DB: KeyStore> IdempotencyKeys<DB> {
         self.db().call(named).await.map_err(StoreError::during("find idempotency keys"))
     }
 
-    /// Removes the answer of a key that has ended, and the fingerprint of its request. From then on
-    /// every request with the key gets the answer of a discarded one, whatever it asks for; none
-    /// runs. Returns false if the key has no answer (any longer). On PostgreSQL the role must own
-    /// the table: a trigger keeps answers from others. Not cancel-safe: call it again.
+    /// Removes the answer of a key that has ended, and the fingerprint of its request. From then
+    /// on, every request with the key is answered like one with a discarded key, whatever it asks
+    /// for. None runs. Returns false if the key has no answer (any longer). On PostgreSQL the role
+    /// must own the table: a trigger keeps answers from others. Not cancel-safe: call it again.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -138,7 +138,7 @@ pub(super) enum Told {
 }
 
 impl Told {
-    /// Returns what a handler with effects elsewhere reports: by its word, otherwise by its status.
+    /// Returns what a handler with effects elsewhere reports: explicitly, or else by its status.
     pub(super) fn of(effect: Option<Effect>, status: StatusCode) -> Self {
         match effect {
             Some(Effect::None) => Self::Nothing,

@@ -104,8 +104,8 @@ where
     if body.size_hint().exact().is_none_or(|bytes| bytes > bytes_max as u64) {
         return Err(NotStorable::Large { bytes_max });
     }
-    // Nor may one of known length: the host that it comes from may be gone. The key, and perhaps a
-    // connection, would be held for ever.
+    // Even one of known length may never end: the host that it comes from may be gone. The key, and
+    // perhaps a connection, would be held for ever.
     match tokio::time::timeout(timeout, body.collect()).await {
         // Trailers would be missing from this answer, and from every later one.
         Ok(Ok(whole)) if whole.trailers().is_some() => Err(NotStorable::Trailers),
@@ -116,8 +116,8 @@ where
 }
 
 /// Runs a request with a key, once the key is free, or returns the response that is stored under
-/// it. While another request has the key, it waits up to the route's limit. Dropped while it waits,
-/// it ends; dropped after that, it runs to its end.
+/// it. While another request has the key, it waits up to the route's limit. If it is dropped while
+/// it waits, it ends; if it is dropped later, it runs to its end.
 pub(super) async fn keyed<S, DB, B, R>(
     settings: Arc<LayerOptions<DB>>,
     id: KeyId,
@@ -326,7 +326,7 @@ async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Re
     committed.unwrap_or_else(|error| Err(CommitError::at(UnknownCommit::default(), error)))
 }
 
-/// A claim, as the layer goes on with it.
+/// A claim, as the layer continues with it.
 enum Acquired<T, R> {
     Key(T),
     Answer(Box<Response<R>>),

@@ -2,7 +2,7 @@
 //!
 //! A process has a bounded number of places to wait. For each key, one request at a time has the
 //! turn: it asks the database with growing pauses, or at once when the request that held the key
-//! has ended in this process. Nothing else of a waiting request touches the database.
+//! has ended in this process. A waiting request does nothing else in the database.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,9 +43,9 @@ struct Waited {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Who has it asks the database, after as many looks as it counts.
+    /// The request that holds it asks the database. It counts the looks so far.
     turn: Arc<tokio::sync::Mutex<u32>>,
-    /// Signals that a request of this process has ended. A signal that nobody awaits is kept, so
+    /// Signals that a request of this process has ended. A signal is kept until it is awaited, so
     /// one that comes during a look is not lost.
     ended: Notify,
 }

@@ -31,8 +31,8 @@ pub struct Activity {
     /// loses its last counts, and direct calls of the guard are not counted; rows are counted up to
     /// a limit, and not those of messages that were made before the period.
     pub applied: u64,
-    /// When a message last took effect, also before the period: as far back as counts are kept, one
-    /// day. Only to the minute where just the counts show it.
+    /// When a message last took effect, even before the period: up to one day ago, which is how
+    /// long counts are kept. If only the counts show it, it is exact to the minute.
     pub last_applied_at: Option<OffsetDateTime>,
     /// Messages whose handler failed and that will be retried.
     pub retrying: u64,
@@ -142,8 +142,8 @@ mod tests {
     }
 
     /// Goal: a consumer that applies more than the rows that are read, or messages from before the
-    /// period, is not shown as slow or as standing still. Oracle: number and time for counts that
-    /// are ahead of the rows, and behind them.
+    /// period, is not shown as slow or idle. Oracle: number and time for counts that are ahead of
+    /// the rows, and behind them.
     #[test]
     fn what_was_applied_is_told_by_rows_or_counts_whichever_are_ahead() {
         let at = |minutes: i64| Some(OffsetDateTime::UNIX_EPOCH + time::Duration::minutes(minutes));

@@ -69,9 +69,9 @@ pub struct LetterFilter {
     pub reason: Option<String>,
     /// Texts that the error contains, in this order. SQLite ignores the case of ASCII letters.
     pub error_parts: Vec<String>,
-    /// Only letters that died longer ago than this. At most a hundred years count.
+    /// Only letters that died longer ago than this, which is limited to a hundred years.
     pub older_than: Option<Duration>,
-    /// Only letters that died at most this long ago. At most a hundred years count.
+    /// Only letters that died at most this long ago, which is limited to a hundred years.
     pub newer_than: Option<Duration>,
     /// Only letters that died before this moment of the database's clock. Ages are measured at this
     /// moment as well.

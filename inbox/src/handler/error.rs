@@ -98,8 +98,8 @@ impl HandlerError {
     /// The delivery stays unsettled meanwhile: it takes room in the
     /// [`prefetch`](crate::ConsumerBuilder::prefetch), and RabbitMQ ends the session of a consumer
     /// that leaves one unsettled for 30 minutes (`consumer_timeout`). Then it is redelivered and
-    /// waits on. A quorum queue counts each of these deliveries, and RabbitMQ 4 drops one after 20
-    /// of them: give such a queue a dead-letter exchange or a higher `delivery-limit`.
+    /// continues to wait. A quorum queue counts each of these deliveries, and RabbitMQ 4 drops one
+    /// after 20 of them: give such a queue a dead-letter exchange or a higher `delivery-limit`.
     ///
     /// ```
     /// use std::time::Duration;

@@ -415,9 +415,9 @@ migrations::statements! {
         AND d.topic = f.topic AND d.key = f.key AND d.seq < f.seq AND {holds} ORDER BY d.seq LIMIT 1) IS NULL AS is_in_turn \
         FROM first_held AS f ORDER BY f.place";
     /// The keys of a consumer's closed dead letters that can have held them, the latest first. The
-    /// planner takes half of the rows for those of the consumer, and so reads the latest by their
-    /// index. Without statistics it assumes that a plain comparison matches few rows, and reads the
-    /// whole table.
+    /// planner assumes that half of the rows belong to the consumer, and so reads the latest by
+    /// their index. Without statistics it assumes that a plain comparison matches few rows, and
+    /// reads the whole table.
     closed_since = "SELECT scope, topic, key FROM {schema}inbox_dead_letter \
         WHERE resolution IS NOT NULL AND resolved_at > $1 AND message_id IS NOT NULL AND key IS NOT NULL \
         AND CASE consumer WHEN $3 THEN true END ORDER BY resolved_at DESC LIMIT $2";

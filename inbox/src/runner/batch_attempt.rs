@@ -100,7 +100,7 @@ fn with_those_behind(part: &[Placed], mut places: HashSet<usize>) -> HashSet<usi
     places
 }
 
-/// Returns the messages whose notes that they are in hand end with the batch.
+/// Returns the messages whose in-hand notes end with the batch.
 fn forgotten<'a, G>(
     part: &'a [Placed],
     admissions: &AdmittedBatch<G>,

@@ -35,7 +35,7 @@ struct State {
     /// The topics or the queue of the last session.
     reads: Option<String>,
     is_connected: bool,
-    /// Since when it has, or has not, had a session.
+    /// When it got or lost its session.
     connected_at: Instant,
     /// Why there is no session.
     error: Option<String>,
@@ -113,8 +113,8 @@ impl ConsumerStatus {
     }
 
     /// Returns the number of keys that have messages held behind a dead letter, when the consumer
-    /// last counted them: every five minutes, and only if it holds keys. They do not keep it from
-    /// reading on. `None` before.
+    /// last counted them: every five minutes, and only if it holds keys. It continues to read other
+    /// messages. `None` before.
     #[must_use]
     pub fn held_keys(&self) -> Option<usize> {
         self.state().held_keys

@@ -140,7 +140,7 @@ impl Entry {
     }
 }
 
-/// Messages that wait; its drop ends that.
+/// A record of messages that wait; its drop ends the wait.
 #[derive(Debug)]
 pub(super) struct Waiting {
     waits: MessageWaits,

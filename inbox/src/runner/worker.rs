@@ -52,8 +52,8 @@ pub(super) struct Worker<S> {
     pub(super) host: Runtime,
 }
 
-/// How long a worker that gives up still waits for the database to answer a call about its notes.
-/// One that was cut off may leave a note that counts as the end of this process.
+/// How long a worker that gives up still waits for the database to answer a call about its notes. A
+/// call that was cut off may leave a note that counts as the end of this process.
 const LAST_NOTES_MAX: Duration = Duration::from_secs(1);
 
 /// The signal that the session is over or the consumer is stopping: deliveries that wait, also for
@@ -89,7 +89,7 @@ impl<S: Store> Worker<S> {
     }
 
     /// Waits for a call about the notes of messages in hand. When the worker gives up, it waits for
-    /// the answer only a moment longer: a database that does not answer keeps no stop waiting.
+    /// the answer only a moment longer: a database that does not answer does not delay a stop.
     pub(super) async fn noted<T>(
         &self,
         call: impl Future<Output = T>,

@@ -34,7 +34,8 @@ pub(super) struct Background {
 
 impl Background {
     /// Ends the tasks, after the drive has let no other redrive begin. One that still runs is
-    /// abandoned, and noted as such: the next process would count it as one that ended the process.
+    /// abandoned, and noted as abandoned. Otherwise the next process would assume that it had ended
+    /// this process.
     pub(super) async fn end<S: Store>(self, worker: &Worker<S>) {
         worker.store.stop_redrives();
         if let Some(redrives) = self.redrives {

@@ -14,7 +14,7 @@ use crate::runner::status::ConsumerStatus;
 /// group whose coordinator hangs in a rebalance answers after some 105 s.
 const BROKER_CALL_MAX: Duration = Duration::from_secs(300);
 
-/// How often the status hears that the loop waits: a restart would not help.
+/// Interval at which the status records that the loop waits: a restart would not help.
 const STILL_WAITING: Duration = Duration::from_secs(10);
 
 /// Waits for a call to the broker. Returns `None` if the consumer is aborted first. Without an

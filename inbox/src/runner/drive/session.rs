@@ -107,8 +107,8 @@ impl<S: Store> Drive<S> {
     }
 }
 
-/// Stops new deliveries, if there is a session. Loses one whose call was cut off, because its
-/// subscription must not be used again, and then returns false.
+/// Stops new deliveries, if there is a session. If the call was cut off, drops the session, because
+/// its subscription must not be used again, and returns false.
 async fn stop_receiving(
     session: &mut BrokerSession,
     abort: &CancellationToken,
@@ -180,8 +180,8 @@ mod tests {
         }
     }
 
-    /// Goal: nothing calls a subscription again of which a call was cut off: a stop would wait for
-    /// it twice. Oracle: whether it is still there.
+    /// Goal: a subscription is not called again after one of its calls was cut off: a stop would
+    /// wait for it twice. Oracle: whether it is still there.
     #[tokio::test(start_paused = true)]
     async fn a_subscription_whose_call_was_cut_off_is_dropped() {
         let abort = CancellationToken::new();

@@ -45,7 +45,7 @@ impl<DB: Dialect> Tables<DB> {
         slice(&found, rows::found_letter)
     }
 
-    /// Groups the open dead letters of a consumer, those from both ends.
+    /// Groups the oldest and the newest open dead letters of a consumer.
     pub(crate) async fn letter_errors(
         &self,
         connection: &mut DB::Connection,
