@@ -124,7 +124,7 @@ impl<DB: Backend> Query<DB> {
 pub struct Row<DB: Backend>(DB::Row);
 
 impl<DB: Backend> Row<DB> {
-    /// Wraps a row of the client library that a statement returned which [`Query`] cannot run.
+    /// Wraps a row of the client library, returned by a statement that [`Query`] cannot run.
     #[doc(hidden)]
     pub fn of(row: DB::Row) -> Self {
         Self(row)

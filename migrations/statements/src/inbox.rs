@@ -69,8 +69,8 @@ impl Inbox {
     /// Admits a message to the transaction in which the operation runs. If it is new, have the
     /// effect in the same transaction, then [`finish`](crate::Guard::finish) it.
     ///
-    /// A transaction that admits the same message at the same time is waited for. The commit waits
-    /// for the disk even if the server's settings do not ask for it.
+    /// Waits for a transaction that admits the same message at the same time. The commit waits for
+    /// the disk even if the server's settings do not ask for it.
     pub fn admit(&self, message: &Message) -> Admit {
         Admit::new(&self.settings, message)
     }
@@ -85,7 +85,7 @@ impl Inbox {
         Fail::new(&self.settings, message, failure)
     }
 
-    /// Stores a delivery that is no message as a dead letter.
+    /// Stores a delivery that is not a message as a dead letter.
     pub fn refuse_delivery(&self, delivery: &Delivery, malformed: &Malformed) -> Store {
         Store::delivery(&self.settings, delivery, malformed)
     }
@@ -118,12 +118,12 @@ impl Inbox {
     /// days ago, and decisions after three years. Run it at the start and every hour, in no
     /// transaction of your own: its locks last until that ends.
     ///
-    /// The date of this process's clock is sent as well, and the earlier one of both clocks
-    /// decides what is forgotten: after a moment of a clock that is far ahead, every message would
-    /// be too old, for ever.
+    /// The date of this process's clock is sent as well, and the earlier one of both clocks decides
+    /// what is forgotten: otherwise a clock that is far ahead for a moment would make every message
+    /// too old, for ever.
     ///
     /// Returns the parts that failed: print them; the next call does them. It fails (SQLSTATE
-    /// 55P03) only if the day of today is missing and cannot be created: try again.
+    /// 55P03) only if today's day is missing and cannot be created: try again.
     pub fn maintain(&self) -> Maintain {
         Maintain::new(self.settings.retention_days)
     }

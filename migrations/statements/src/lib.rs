@@ -20,7 +20,7 @@
 //! | `finish` | [`Finish`], [`Kept`]: the transaction still holds the effect; the proof after its commit |
 //! | `fail` | [`Fail`], [`Failed`]: failures are counted, and become dead letters |
 //! | `failure`, `outcome` | [`Failure`], [`Handled`], [`Outcome`]: why a message was not handled, and what became of it |
-//! | `store` | [`Store`], [`DeadLetter`]: a delivery that is no message |
+//! | `store` | [`Store`], [`DeadLetter`]: a delivery that is not a message |
 //! | `redrive` | [`BeginRedrive`], [`TakeRedrive`], [`Redrive`], [`FailRedrive`]: redrives that operators asked for |
 //! | `settings` | those of outboxes and inboxes |
 //! | `maintain` | [`Maintain`]: the days that rows of the inbox lie in, and what is no longer needed |

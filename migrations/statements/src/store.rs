@@ -23,7 +23,8 @@ pub(crate) const STORE: &str =
         $12::text, $13::text, $14::text, $15::text, $16::text)
     )::text AS answer, NULL::bytea AS payload";
 
-/// Stores a delivery that is no message ([`Inbox::refuse_delivery`](crate::Inbox::refuse_delivery)).
+/// Stores a delivery that is not a message
+/// ([`Inbox::refuse_delivery`](crate::Inbox::refuse_delivery)).
 #[derive(Debug)]
 #[must_use = "a dead letter is stored when a driver runs the operation"]
 pub struct Store {

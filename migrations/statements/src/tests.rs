@@ -1,4 +1,4 @@
-//! Operations against a database that answers as a test says.
+//! Operations against a database with scripted answers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use crate::{
     Row, Statement, Value,
 };
 
-/// A database that answers each statement by its next row, and keeps what was sent.
+/// A database that answers each statement with its next row, and keeps what was sent.
 #[derive(Default)]
 struct Database {
     answers: Vec<serde_json::Value>,

@@ -7,8 +7,8 @@ use crate::error::Refused;
 use crate::operation::{Next, Operation, then, values};
 use crate::statement::{Row, Statement, Value};
 
-/// A message that was enqueued before has a row of another transaction: then only the transaction
-/// must be alive. Fails in a transaction that PostgreSQL has aborted.
+/// If the message was enqueued before, its row belongs to another transaction: then the statement
+/// checks only that this transaction is alive. Fails in a transaction that PostgreSQL has aborted.
 const VERIFY: &str = "SELECT jsonb_build_object(
         'is_held', $2::text IS NULL OR (pg_current_xact_id()::text = $2::text AND EXISTS (
             SELECT FROM outbox_message AS m WHERE m.message_id = $1::text::uuid AND m.xid = $2::text::xid8))
