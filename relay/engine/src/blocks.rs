@@ -38,7 +38,7 @@ pub(crate) struct Blocks {
     topics: BTreeMap<String, Probe>,
     /// Topics whose destinations have more messages than they take soon.
     busy: Busy,
-    /// Entries that may be the reason why their topics seem not to.
+    /// Entries that may be the reason why their topics seem to accept no messages.
     suspects: Suspects,
     /// The pauses that operators have set.
     paused: Paused,
@@ -339,7 +339,8 @@ impl Blocks {
         is_busy.then(|| self.busy.refused(topic, now, in_flight))
     }
 
-    /// Records that an entry of the topic is no longer with the publisher. A busy topic may go on.
+    /// Records that an entry of the topic is no longer with the publisher. A busy topic may
+    /// continue.
     pub(crate) fn left(&mut self, topic: &str) {
         if self.busy.left(topic) {
             self.held.release_all();
@@ -426,8 +427,8 @@ impl Blocks {
     }
 
     /// Returns whether a queue whose first entry is this one is to be read back for a witness. Each
-    /// search reads one queue. Behind a suspect with a key all others wait; without a key none
-    /// does.
+    /// search reads one queue. All entries behind a suspect with a key wait; behind one without a
+    /// key none waits.
     fn awaits_witness(&mut self, topic: &str, first: EntryId, is_keyless: bool) -> bool {
         let is_suspect = self.suspects.contains(first);
         let may = |probe: &Probe| !is_suspect || is_keyless && !probe.is_keyless_tried;
@@ -449,8 +450,8 @@ impl Blocks {
         key.is_none() && self.suspects.contains(id) && self.topics.get(topic).is_some_and(is_awaited)
     }
 
-    /// Makes entries without a key be read again that were passed over from this one on. If no
-    /// witness was found behind them, the next search reads other queues.
+    /// Records that entries without a key were passed over, from this one on: they must be read
+    /// again. If no witness was found behind them, the next search reads other queues.
     pub(crate) fn passed_suspects(&mut self, topic: &str, first: EntryId) {
         if let Some(probe) = self.topics.get_mut(topic)
             && matches!(probe.witness, Witness::Wanted | Witness::Awaited)

@@ -106,7 +106,7 @@ impl BrokerSession {
     }
 
     /// Returns the messages that have counted as published since the last call although the broker
-    /// routed them to nobody.
+    /// routed them nowhere.
     pub(crate) fn take_unrouted(&self) -> Vec<Unrouted> {
         self.connector.take_unrouted()
     }

@@ -2,10 +2,10 @@
 //!
 //! Such a destination is not stopped, and needs no probe: it answers. It only says that enough
 //! messages wait for it ([`PublishError::saturated`](message::PublishError::saturated)). From then
-//! on the entries of the topic are held until half of what it has is answered. Otherwise each
-//! answer would read all of them back, to be refused but for one. A topic that shares its
-//! destination with others may have nothing there whose answer could free it, so it also goes on
-//! after a pause.
+//! on the entries of the topic are held until half of those at the destination are answered.
+//! Otherwise each answer would read all of them back, and all but one would be refused again. A
+//! topic that shares its destination with others may have nothing there whose answer could free it,
+//! so it also goes on after a pause.
 //!
 //! A topic is busy from the first such moment until none has come for a minute: this, and not each
 //! pause, is reported.
@@ -23,7 +23,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// How long a topic stays busy after the last message that its destination had no room for.
 const LASTS: Duration = Duration::from_secs(60);
 
-/// The busy topics, those whose entries are held now included.
+/// The busy topics, including those whose entries are held now.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     topics: BTreeMap<String, Topic>,
@@ -33,7 +33,7 @@ pub(crate) struct Busy {
 
 #[derive(Debug)]
 struct Topic {
-    /// When its destination had no room last.
+    /// When its destination last had no room.
     last: Duration,
     /// How many pauses in a row have ended without an answer.
     pauses: u32,

@@ -6,8 +6,8 @@
 //! wait for others of their key, or that were stored late.
 //!
 //! Scheduled and discarded exceptions have passes of their own. A pass over those that are retried
-//! never ends while more are due than there is room for, as while a destination fails on all of its
-//! messages; nothing else may wait for it.
+//! never ends while more are due than there is room for, for example while a destination fails on
+//! all of its messages. Nothing else may wait for such a pass.
 
 use std::time::Duration;
 

@@ -51,8 +51,8 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Term {
     pub(crate) ended: Ended,
-    /// Whether what was published is not stored for certain, so that the next term publishes it
-    /// again: a checkpoint was on its way, or the term was still in its trial.
+    /// Whether some published messages may be unstored, so that the next term publishes them again:
+    /// a checkpoint was on its way, or the term was still in its trial.
     pub(crate) is_unstored: bool,
 }
 
@@ -203,8 +203,8 @@ impl Lead {
             trial,
         };
         let ended = driver.drive(&mut reader, &mut checkpointer, trusted, &self.stop).await;
-        // The cause does not matter: a checkpoint that hangs ends the term by its lease, and of a
-        // database that is gone the reader may learn first.
+        // The cause does not matter: a checkpoint that hangs ends the term by its lease, and the
+        // reader may be the first to notice that the database is gone.
         let is_unstored = !matches!(ended, Ended::Stopped) && (driver.storing || driver.trial.is_some());
         Term { ended, is_unstored }
     }

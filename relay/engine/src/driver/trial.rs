@@ -1,9 +1,9 @@
 //! Publishes few messages until the database stores a checkpoint again. Pure.
 //!
-//! A database can grant and renew a lease and store no checkpoint all the same: its disk is full,
-//! so that an exception finds no room, or somebody has revoked a right or locked a table. Every
-//! term would then publish the same messages again, as many as the broker confirms before the
-//! checkpoint fails. So a term that follows such a failure begins with one message.
+//! A database can grant and renew a lease and still be unable to store a checkpoint: its disk has
+//! no room for an exception, a right was revoked, or a table is locked. Every term would then
+//! publish the same messages again, as many as the broker confirms before the checkpoint fails. So
+//! a term that follows such a failure begins with one message.
 
 /// Factor by which the number of messages grows with each checkpoint that is stored.
 const GROWTH: usize = 8;

@@ -157,8 +157,8 @@ fn a_slow_destination_is_busy_and_not_stopped() {
     assert_eq!(slow.bench.machine.load().busy_topics, 0);
 }
 
-/// Goal: while a destination has no room, what it has is not read back with each answer, to be
-/// refused again. Oracle: after how many answers the topic goes on.
+/// Goal: while a destination has no room, its entries are not read back with each answer, only to
+/// be refused again. Oracle: after how many answers the topic goes on.
 #[test]
 fn what_waits_for_room_is_read_back_once_half_of_it_is_free() {
     let mut slow = Slow::new();
@@ -171,8 +171,8 @@ fn what_waits_for_room_is_read_back_once_half_of_it_is_free() {
     assert!(!slow.bench.machine.blocks.is_blocked("t"));
 }
 
-/// Goal: a topic whose destination has nothing of it, because others fill it, goes on after a
-/// pause. Oracle: what is read back, and when.
+/// Goal: a topic continues after a pause if its destination has none of its messages, because other
+/// topics fill it. Oracle: what is read back, and when.
 #[test]
 fn a_topic_without_anything_at_its_destination_is_tried_again() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);

@@ -334,8 +334,8 @@ impl Machine {
         self.silent.late.remove(&id);
     }
 
-    /// Counts a refusal that was answered late as any other one, now that its entry was read again:
-    /// it is parked with it. Returns whether there was one.
+    /// Counts a refusal that was answered late like any other one, now that its entry was read
+    /// again and is parked with it. Returns whether there was one.
     pub(super) fn counts_late(&mut self, entry: &Entry, attempts: u32) -> bool {
         let Occupied(late) = self.silent.late.entry(entry.id) else { return false };
         if (late.get().fault, late.get().scope) != (Fault::Message, FaultScope::Message) {

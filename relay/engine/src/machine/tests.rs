@@ -175,7 +175,7 @@ fn nothing_beside_the_log_is_read_while_too_many_changes_are_not_stored() {
 }
 
 /// Goal: an entry that is due behind a dead one of its key, which stays for days, does not cause
-/// one pass over all that is due after the other. Oracle: when the next pass is wanted at once.
+/// pass after pass over everything that is due. Oracle: when the next pass is wanted at once.
 #[test]
 fn what_is_due_behind_a_dead_entry_is_read_again_at_once_only_when_that_one_has_left() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -607,7 +607,7 @@ fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
 }
 
 /// Goal: a destination that refuses a message more slowly than silence is found does not keep it
-/// for ever: each refusal counts, is shown, and waits as any other. Oracle: the rows.
+/// for ever: each refusal counts, is shown, and waits like any other. Oracle: the rows.
 #[test]
 fn a_refusal_that_comes_late_is_counted_and_ends_the_message() {
     let mut bench = Bench::new(MaxInFlightPerKey::One);
@@ -647,7 +647,7 @@ fn a_refusal_that_comes_late_is_counted_and_ends_the_message() {
     }
 }
 
-/// Goal: of an error that comes late and does not count, the operator reads at least the text.
+/// Goal: the operator can read at least the text of an error that comes late and does not count.
 /// Oracle: the row of the next silence, and that it is gone after an answer in time.
 #[test]
 fn an_error_that_comes_late_is_shown_with_the_next_silence() {

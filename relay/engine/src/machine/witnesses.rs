@@ -148,8 +148,8 @@ fn a_witness_that_can_never_be_sent_is_followed_by_another() {
     assert_eq!(hanging.bench.machine.load().blocked_topics, 0);
 }
 
-/// Goal: a failure that the message cannot have caused, as that of every broker with a log, always
-/// stops the topic. Oracle: nothing else is sent, however often it fails.
+/// Goal: a failure that the message cannot have caused, like every failure of a broker with a log,
+/// always stops the topic. Oracle: nothing else is sent, however often it fails.
 #[test]
 fn no_witness_is_tried_for_a_failure_that_no_message_causes() {
     let mut bench = wide_bench(MaxInFlightPerKey::One);

@@ -23,7 +23,7 @@ const ROWS: i64 = 500;
 struct FullDisk {
     rows: Vec<Entry>,
     is_full: AtomicBool,
-    /// Whether somebody has locked the table instead, so that a checkpoint has no answer.
+    /// Whether the table is locked instead, so that a checkpoint gets no answer.
     is_locked: bool,
     /// Checkpoints that were not stored.
     failures: AtomicUsize,
@@ -98,7 +98,8 @@ async fn published_once_a_term(is_locked: bool, terms_min: usize) {
     tokio::time::sleep(Duration::from_mins(5)).await;
     let failures = disk.failures.load(Ordering::Relaxed);
     assert!(failures > terms_min, "{failures} terms");
-    // The first term publishes what it reads before its checkpoint fails, each later one a message.
+    // The first term publishes what it reads before its checkpoint fails, each later one a single
+    // message.
     let (rows, published) = (usize::try_from(ROWS).unwrap(), copies());
     assert!(published < rows + failures, "{published} copies in {failures} terms");
     disk.is_full.store(false, Ordering::Relaxed);

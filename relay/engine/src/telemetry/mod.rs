@@ -312,7 +312,8 @@ impl Telemetry {
         series.unanswered.set(load.unanswered as f64);
     }
 
-    /// Counts messages that were published to nobody. The adapter has logged each topic once.
+    /// Counts published messages that the broker routed nowhere. The adapter has logged each topic
+    /// once.
     pub fn unrouted(&self, unrouted: &[Unrouted]) {
         if unrouted.is_empty() {
             return;

@@ -74,7 +74,7 @@ impl Topics {
         series.delivery_seconds.record(age);
     }
 
-    /// Records messages that were confirmed although the broker routed them to nobody.
+    /// Records messages that were confirmed although the broker routed them nowhere.
     pub(super) fn unrouted(&mut self, topic: &Topic, messages: u64) {
         let topic = Arc::clone(&self.series(topic).label);
         counter!("relay_unrouted_total", "relay" => Arc::clone(&self.relay), "topic" => topic)
