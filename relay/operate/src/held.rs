@@ -324,9 +324,9 @@ mod tests {
         assert_eq!(under(&[other])["2"], stop(1, 0));
     }
 
-    /// Goal: nobody decides about a message that stops nothing. Oracle: the message that is named,
-    /// where the one that stops a key was not examined, and where several are retried for the
-    /// broker's fault, each of which may stop its own key only.
+    /// Goal: no message that stops nothing is named for a decision. Oracle: the message that is
+    /// named, where the one that stops a key was not examined, and where several are retried for
+    /// the broker's fault, each of which may stop its own key only.
     #[test]
     fn a_message_that_may_stop_only_its_key_is_not_blamed() {
         let retried =

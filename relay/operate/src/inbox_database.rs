@@ -145,7 +145,7 @@ impl InboxDatabase {
         self.answer(on!(&self.on, inbox => inbox.survey(filter).await))
     }
 
-    /// Groups the errors of a consumer's open dead letters: of those from both ends.
+    /// Groups the errors of a consumer's oldest and newest open dead letters.
     pub(crate) async fn letter_errors(
         &self,
         consumer: &ConsumerName,

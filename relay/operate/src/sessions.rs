@@ -32,9 +32,9 @@ pub use line::{InvalidSessionId, SessionId, Which};
 
 /// Lifetime of a session.
 pub const LIFETIME: Duration = Duration::from_secs(12 * 3_600);
-/// Sessions that began up to this long after a revocation of a user or of everybody end as well:
-/// their beginning is a time of the process that serves the page, and the revocation one of the
-/// database. The maximum difference of the two clocks.
+/// The maximum difference between the clocks of the page's process and of the database. A session
+/// begins by the first clock, and a revocation has the time of the second. So sessions that began
+/// up to this long after a revocation of a user or of everybody end as well.
 pub const MARGIN: Duration = Duration::from_secs(60);
 /// Maximum time for the lines of one outbox.
 const LOOK_MAX: Duration = Duration::from_secs(30);
@@ -169,8 +169,8 @@ mod tests {
         sample
     }
 
-    /// Goal: a process that starts learns of the ends of sessions, however many other operations
-    /// there were since, also logins. Oracle: the end is known, and nothing is missing.
+    /// Goal: a process that starts learns of the ends of sessions, however many other operations,
+    /// logins included, there were since. Oracle: the end is known, and nothing is missing.
     #[tokio::test]
     async fn other_operations_hide_no_end() {
         for action in ["view", "login"] {

@@ -245,7 +245,7 @@ impl Reach for Hosts {
         let first = self.first();
         let database = first.get_database().unwrap_or_else(|| first.get_username());
         let servers = self.all().iter().map(|host| format!("{}:{}", server(host), host.get_port()));
-        // The order of a list is where to begin, and no part of which database it is.
+        // The order of the hosts says where to begin, and does not identify the database.
         let mut servers: Vec<_> = servers.collect();
         servers.sort_unstable();
         format!("{}/{database}", servers.join(","))

@@ -62,8 +62,8 @@ pub(super) struct Grouping {
     /// Whether every row is a line.
     pub(super) is_each: bool,
     last: Option<Group>,
-    /// The decisions with an id that were added. One of many messages is found in every slice that
-    /// has a row of it, with the number of all its messages each time.
+    /// The decisions with an id that were added. A decision about many messages is found in every
+    /// slice that has one of its rows, each time with the number of all its messages.
     added: HashSet<Uuid>,
 }
 

@@ -233,10 +233,10 @@ mod tests {
         FROM (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1200) \
             SELECT value FROM n)";
 
-    /// Goal: a dead letter that other SQL has written, with headers that are no list, does not hide
-    /// its consumer, and many of them cost one statement of bounded size; held messages, although
-    /// most of all, are not the cause. Oracle: the cause on the line: of the 500 oldest and the 500
-    /// newest, half of which are held.
+    /// Goal: a dead letter that other SQL has written, with headers that are not a list, does not
+    /// hide its consumer, and many of them cost one statement of bounded size; held messages are
+    /// not the cause, although they are the most. Oracle: the cause on the line: of the 500 oldest
+    /// and the 500 newest, half of which are held.
     #[tokio::test]
     async fn the_errors_of_a_consumer_are_grouped_whatever_its_headers_are() {
         let folder = tempfile::tempdir().unwrap();

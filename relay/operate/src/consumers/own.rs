@@ -22,7 +22,7 @@ pub enum OwnState {
     NotConnected,
     /// Its loop has not iterated for a minute.
     Blocked,
-    /// Its `run` has ended, so long ago.
+    /// Its `run` ended this long ago.
     Ended(Duration),
 }
 

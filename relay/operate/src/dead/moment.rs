@@ -52,8 +52,8 @@ impl Matched {
         self.add(edit);
     }
 
-    /// Returns whether none of these messages has an edit that the confirmed ones did not have, if
-    /// they are some of them. An edited one that is missing counts as a difference.
+    /// Returns whether these messages have no other edits than the confirmed ones, of which they
+    /// are some. An edited one that is missing counts as a difference.
     pub(super) fn has_no_other_edit(&self, confirmed: &Self) -> bool {
         self.edits == 0 || self.edits == confirmed.edits
     }

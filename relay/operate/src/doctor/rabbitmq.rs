@@ -13,7 +13,7 @@ const LIMITED_FROM: u32 = 4;
 const DELIVERIES_DEFAULT: i64 = 20;
 /// Enough for the attempts of an inbox and a few lost sessions.
 const DELIVERIES_MIN: i64 = 20;
-/// From here on a limit is out of reach, like none.
+/// From here on a limit is out of reach and counts as none.
 const DELIVERIES_UNREACHED: i64 = 100_000;
 
 /// Returns the findings of all checks of the topics.
@@ -175,7 +175,7 @@ fn deliveries(subject: &str, settings: &QueueSettings, version: Option<&str>) ->
     let is_unlimited = major.is_some_and(|major| major < LIMITED_FROM);
     let limit = match settings.delivery_limit {
         None => (!is_unlimited).then_some(DELIVERIES_DEFAULT),
-        // Version 3 takes it for a limit that the first delivery has passed (measured: 3.10.8).
+        // Version 3 treats it as a limit that the first delivery has passed (measured: 3.10.8).
         Some(..0) => is_unlimited.then_some(1),
         Some(limit) => (limit < DELIVERIES_UNREACHED).then_some(limit),
     };

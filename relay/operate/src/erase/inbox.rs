@@ -96,7 +96,7 @@ impl Erasing<'_> {
                 let messages: Vec<Uuid> = letters.iter().filter_map(|letter| letter.message_id).collect();
                 results.erased += self.results(place, &messages).await?;
                 if self.is_look() {
-                    // The walk through the log comes to the same results.
+                    // The walk through the log finds the same results.
                     let counted = messages.iter().map(|message| (place.location.clone(), *message));
                     self.counted.extend(counted);
                 }
@@ -140,7 +140,7 @@ impl Erasing<'_> {
                         part.discarded += 1;
                         closed.push(*letter);
                     }
-                    // The second walk comes to it again.
+                    // The second walk finds it again.
                     Ok(_) | Err(RedriveError::InHand { .. } | RedriveError::Changed { .. }) => {
                         part.leave("in use", u64::from(chosen == Chosen::All));
                     }

@@ -56,7 +56,7 @@ impl Erasing<'_> {
         part: &mut ErasedPart,
         results: &mut [ErasedPart],
     ) -> Result<(), OperateError> {
-        // Without the rows of the log, only their results.
+        // With a tenant, only results are erased and no rows of the log.
         let has_rows = self.subject.tenant.is_none();
         let readers = readers(place, log, places).await?;
         let discarded = if self.subject.discard && has_rows {
@@ -144,7 +144,7 @@ impl Erasing<'_> {
             let others = if number > 0 { rows(place, reader, &named).await? } else { Vec::new() };
             for entry in if number > 0 { &others[..] } else { entries } {
                 if let Some(why) = reason(entry.standing) {
-                    // A dead message could be discarded; for another relay it may still leave.
+                    // A dead message could be discarded; another relay may still publish it.
                     let known = kept.entry(entry.name()).or_insert(why);
                     if *known == ExceptionState::Dead.as_str() {
                         *known = why;
@@ -311,8 +311,8 @@ async fn may_begin_here(
     Ok(there.entries.identity().await? == place.entries.identity().await?)
 }
 
-/// Refuses what was read of the log if another server has answered meanwhile, which may use the
-/// same transactions and ids for other messages; or if a relay was forgotten.
+/// Refuses what was read from the log if a relay was forgotten, or if another server has answered
+/// meanwhile: it may use the same transactions and ids for other messages.
 async fn check_same_server(place: &OutboxPlace, readers: &[Reader]) -> Result<(), OperateError> {
     for known in readers {
         let now = reader(place, known.name.clone()).await?;

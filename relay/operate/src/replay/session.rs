@@ -19,7 +19,7 @@ const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 type Open = (Box<dyn Publisher>, mpsc::UnboundedReceiver<Receipt>);
 
-/// How much longer than the destination's own limit a receipt is waited for.
+/// How much longer than the destination's own limit to wait for a receipt.
 const AFTER_ANSWER: Duration = Duration::from_secs(2);
 
 /// A sequence of sessions with the broker.
@@ -108,7 +108,8 @@ impl Session {
             }
         }
         if problem.is_some() {
-            // The end of the session would cut off requests that are still answered: copies.
+            // The end of the session would cut off requests that are being answered, which causes
+            // copies.
             let last_words = LAST_WORDS.max(answer_max);
             while let Ok(Some(Receipt { ticket, outcome })) = timeout(last_words, receipts.recv()).await {
                 let nth = usize::try_from(ticket.0.wrapping_sub(first)).unwrap_or(usize::MAX);

@@ -22,7 +22,7 @@ pub struct Ended {
     pub reason: String,
 }
 
-/// The sessions that lines tell of.
+/// The sessions that the lines name.
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     begun: BTreeMap<SessionId, Begun>,
@@ -55,7 +55,7 @@ impl Book {
         self.end(which, Ended { at: line.at, actor, reason });
     }
 
-    /// Ends sessions. Of several ends of the same, the latest counts.
+    /// Ends sessions. Of several ends of the same sessions, the latest counts.
     pub fn end(&mut self, which: Which, ended: Ended) {
         let place = match which {
             Which::All => {
@@ -87,7 +87,7 @@ impl Book {
         self.sessions.get(session).or_else(of_user).or_else(of_all)
     }
 
-    /// Forgets what began or ended before this time, and can matter to no session anymore.
+    /// Forgets what began or ended before this time and no longer matters to any session.
     pub(super) fn forget(&mut self, before: OffsetDateTime) {
         self.begun.retain(|_, begun| begun.at >= before);
         self.sessions.retain(|_, ended| ended.at >= before);
@@ -111,7 +111,7 @@ impl Book {
     }
 }
 
-/// How long before now lines still matter: a session lives for [`LIFETIME`], and clocks differ.
+/// The maximum age of lines that still matter: a session lives for [`LIFETIME`], and clocks differ.
 pub(super) const MATTERS: std::time::Duration = std::time::Duration::from_secs(LIFETIME.as_secs() + 3_600);
 
 #[cfg(test)]

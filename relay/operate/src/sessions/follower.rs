@@ -14,10 +14,10 @@ use crate::error::{OperateError, OperateErrorKind};
 use crate::places::{OutboxPlace, Places};
 use crate::turns::in_turns;
 
-/// The actions that end sessions, and the one that begins them. Each is read for itself: programs
-/// write other operations, and log in, far more often than anybody ends a session.
+/// The actions that end sessions, and the one that begins them. Each is read separately: programs
+/// write other operations, and log in, far more often than anyone ends a session.
 const ACTIONS: [&str; 3] = [REVOKE, LOGOUT, LOGIN];
-/// Lines of one query.
+/// Maximum lines of one query.
 const SLICE: u32 = 1_000;
 /// Maximum lines of one action in one look at an outbox. With more than that in the lifetime of a
 /// session, the earliest are not read.
@@ -53,13 +53,13 @@ impl Position {
 }
 
 impl Follower {
-    /// Creates one that has read nothing.
+    /// Creates a follower that has read nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads logins as well, which the list of sessions begins with (default no).
+    /// Also reads logins, which the list of sessions needs (default no).
     #[must_use]
     pub fn logins(mut self, has_logins: bool) -> Self {
         self.has_logins = has_logins;

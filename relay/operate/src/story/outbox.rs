@@ -212,7 +212,7 @@ fn by_cursor(cursor: &Cursor, is_passed: bool, is_left_out: bool) -> MessageStat
 /// cursor belongs.
 const UNREAD: &str = "the relay's cursor has passed it, but whether the cursor belongs to this server could not be read: look again";
 
-/// Returns what is said of each message in a state, if there is anything.
+/// Returns the remark about every message in a state, if there is one.
 fn said_of(state: MessageState) -> Option<&'static str> {
     match state {
         MessageState::Discarded => Some(DISCARDED),
