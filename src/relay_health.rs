@@ -47,8 +47,8 @@ impl RelayHealth {
     /// Returns whether the relay leads or stands by, and no bug ends it again and again. So it
     /// returns false before the first answer from the database, while the relay waits for the
     /// database or an operator, once it is refused, and after it has stopped. A broker that is away
-    /// does not count, as in the program's `/readyz`. That also passes over a wait of 30 s, which
-    /// your check may do as well.
+    /// does not count, as in the program's `/readyz`. `/readyz` also tolerates a wait of 30 s, and
+    /// your check may do so as well.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         let status = self.0.borrow();

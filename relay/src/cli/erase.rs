@@ -150,7 +150,7 @@ fn text(report: &ErasureReport) -> String {
     }
     if report.left > 0 {
         lines.push(String::from(
-            "what is left has had no effect yet, or is in use: run the command again once it has",
+            "what is left has had no effect yet, or is in use: run the command again later",
         ));
         let has = |why: &str| report.parts.iter().any(|part| part.left.contains_key(why));
         if has("dead") || has("open") {
@@ -166,7 +166,7 @@ fn text(report: &ErasureReport) -> String {
         }
         if has("not applied yet") {
             lines.push(String::from(
-                "what is not applied yet has its result to come: `relay verify` says where, or --unapplied",
+                "what is not applied yet still gets its result: `relay verify` says where, or --unapplied",
             ));
         }
     }

@@ -21,8 +21,8 @@ const FAILED_INTERVAL: Duration = Duration::from_secs(2);
 /// exists.
 const BLOCKED_MAX: Duration = Duration::from_secs(20);
 /// How long to continue while the destination accepts none of the messages that are still tried,
-/// although it has a session: by then each has been tried some 60 times. One on which an HTTP
-/// receiver always fails (500) would keep a job from its end for ever.
+/// although it has a session: by then each has been tried some 60 times. A message on which an HTTP
+/// receiver always fails (500) would otherwise keep a job from ending.
 const UNACCEPTED_MAX: Duration = Duration::from_secs(900);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
@@ -135,8 +135,8 @@ async fn drained(log: &dyn LogAdmin, name: &RelayName, now: &Now) -> Left {
     }
 }
 
-/// Reads the status. Where there are more parked messages than are counted, a state that was not
-/// met among those counts as one message if there is any: not all is published.
+/// Reads the status. If more messages are parked than are counted, a state that the counted ones
+/// lack counts as one message if any message has it: not everything is published.
 async fn relay(log: &dyn LogAdmin, name: &RelayName) -> Result<Option<RelayStatus>, LogError> {
     let Some(mut relay) = log.relay(name).await? else { return Ok(None) };
     if is_cut_off(&relay) {
@@ -181,9 +181,9 @@ struct Look<'a> {
 struct Course {
     /// Nothing is published any more.
     quiet: Option<Still>,
-    /// Only messages are tried that wait for an operator.
+    /// Only messages that wait for an operator are tried.
     blocked: Option<Still>,
-    /// Only messages are tried that the destination has not accepted before.
+    /// Only messages that the destination has not accepted before are tried.
     unaccepted: Option<Still>,
 }
 
@@ -244,8 +244,8 @@ fn is_paused(pauses: &[Pause]) -> bool {
     pauses.iter().any(|pause| pause.scope == PauseScope::Pipeline)
 }
 
-/// Returns the number of scheduled messages that are due. The relay tries them, so they become
-/// something else.
+/// Returns the number of scheduled messages that are due. The relay tries them, so their state will
+/// change.
 fn due(relay: &RelayStatus) -> u64 {
     let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     relay.backlog.parked.saturating_sub(count(Held) + count(Retrying))
@@ -290,8 +290,9 @@ fn blocked(relay: &RelayStatus) -> Option<Left> {
     })
 }
 
-/// Counts the messages that are left if nothing else happens than that messages are retried that
-/// their destination does not accept. Those that are to blame themselves die of their attempts.
+/// Counts the messages that are left if nothing happens except retries of messages that their
+/// destination does not accept. Messages that are at fault themselves die when their attempts are
+/// used up.
 fn unaccepted(relay: &RelayStatus) -> Option<Left> {
     let count = |state: ExceptionState| relay.exceptions.get(&state).copied().unwrap_or_default();
     let by_destination = |parked: &&ParkedCount| {
@@ -403,7 +404,7 @@ mod tests {
         }
         let left = Left { dead: 1, held: 31, ..Left::default() };
         assert_eq!(look(&of(31), true, 95), Some(left));
-        // Nothing is waited for that nobody holds.
+        // Without held messages, the run does not wait for any.
         let none = relay(None, &[(Dead, 1)]);
         assert_eq!(look(&none, false, 96), None);
         assert_eq!(look(&none, false, 96), Some(Left { dead: 1, ..Left::default() }));

@@ -70,7 +70,7 @@ pub struct Revoke {
     signature: Signature,
 }
 
-/// The outboxes that tell of sessions.
+/// The outboxes that record sessions.
 #[derive(Debug, Args)]
 struct Place {
     #[command(flatten)]

@@ -153,7 +153,7 @@ fn check_link(name: &str, url: Option<&str>, problems: &mut Problems) {
     }
 }
 
-/// Headers with a meaning of their own, which name nobody.
+/// Headers with a meaning of their own, which do not name a person.
 const OTHER_HEADERS: [&str; 6] = ["authorization", "connection", "content-type", "cookie", "host", "origin"];
 
 /// Returns the checked section. Adds its problems to `problems`.
@@ -173,7 +173,11 @@ fn check_proxy_login(
             Some(network) => from.push(network),
             None => {
                 let help = "write an address or a network: \"10.0.0.7\", \"10.1.0.0/24\", \"::1\"";
-                problems.add(path(&format!("from[{index}]")), format!("{text:?} is no network"), Some(help));
+                problems.add(
+                    path(&format!("from[{index}]")),
+                    format!("{text:?} is not a network"),
+                    Some(help),
+                );
             }
         }
     }
@@ -213,12 +217,12 @@ fn check_proxy_login(
         let is_group = |group: &&String| group.is_empty() || group.trim() != *group || group.contains(',');
         if let Some(group) = groups.iter().find(is_group) {
             let help = "write groups as the proxy sends them, without commas and spaces around";
-            problems.add(path(name), format!("{group:?} is no group"), Some(help));
+            problems.add(path(name), format!("{group:?} is not a group"), Some(help));
         }
     }
     if let Some(url) = section.logout_url.as_deref().filter(|url| !is_path(url)) {
         let help = "write a path of the same host, such as \"/oauth2/sign_out\": the page may send a browser nowhere else";
-        problems.add(path("logout_url"), format!("{url:?} is no path"), Some(help));
+        problems.add(path("logout_url"), format!("{url:?} is not a path"), Some(help));
     }
     Some(ProxyLogin {
         from,
@@ -390,16 +394,16 @@ mod tests {
         for (login, told) in [
             ("viewers = ['staff']\n", "everybody could send these headers"),
             ("from = ['0.0.0.0/0']\nviewers = ['staff']\n", "everybody could send these headers"),
-            ("from = ['proxy.internal']\nviewers = ['staff']\n", "is no network"),
+            ("from = ['proxy.internal']\nviewers = ['staff']\n", "is not a network"),
             ("from = ['10.0.0.7']\n", "nobody may see the page"),
-            ("from = ['10.0.0.7']\nviewers = ['a,b']\n", "is no group"),
+            ("from = ['10.0.0.7']\nviewers = ['a,b']\n", "is not a group"),
             ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'Cookie'\n", "cannot be used"),
             ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'X_User'\n", "cannot be used"),
             (
                 "from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'X-A'\ngroups_header = 'x-a'\n",
                 "cannot be used",
             ),
-            ("from = ['10.0.0.7']\nviewers = ['a']\nlogout_url = 'https://evil.example'\n", "is no path"),
+            ("from = ['10.0.0.7']\nviewers = ['a']\nlogout_url = 'https://evil.example'\n", "is not a path"),
             ("secret = 's3cret'\nsecret_file = '/x'\nviewers = ['a']\n", "either it or"),
         ] {
             let problem =

@@ -71,7 +71,7 @@ fn arguments(command: &[String]) -> Option<&[String]> {
     (program == "relay" || program == "target/release/relay").then_some(arguments)
 }
 
-/// Says why the relay does not accept these arguments. With `--help` behind them it does nothing.
+/// Says why the relay does not accept these arguments. With `--help` after them it does nothing.
 fn refusal(arguments: &[String]) -> Option<String> {
     let relay = Command::new(env!("CARGO_BIN_EXE_relay")).args(arguments).arg("--help").output().unwrap();
     (!relay.status.success()).then(|| String::from_utf8_lossy(&relay.stderr).into_owned())

@@ -11,11 +11,11 @@ use crate::adoption::{AdoptedTopic, Field, NullPayload};
 const UNREADABLE: &str =
     r"\\u0000|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..";
 
-/// Finds every document with such an escape, and others with few of them, in much less time.
+/// Finds every document with such an escape, and only a few others, in much less time.
 const SUSPECT: &str = r"\\u(0000|[dD][89a-fA-F])";
 
 /// Stands in a document for the beginning of each escape `\u`, so that it can be read. JSON allows
-/// its first letter behind a backslash, because the backslash of an escape may be escaped itself.
+/// its first letter after a backslash, because the backslash of an escape may be escaped itself.
 const STAND_IN: &str = "n4Yq7cVw2Lk9Rb1Xe";
 
 impl Sql<'_> {

@@ -211,7 +211,7 @@ impl Again {
     /// Returns what the form says, for people: the fields that are recognized first, then all
     /// others but those that only the page understands.
     fn seen(&self) -> Vec<(&str, String)> {
-        // The time of a pause is how the page names it.
+        // The page names a pause by its time.
         let is_unseen = |name: &str| UNSEEN.contains(&name) || self.path == "/resume" && name == "since";
         let is_box = |name: &str| BOXES.iter().any(|(known, _)| *known == name);
         let is_known = |name: &str| SHOWN.iter().any(|(known, _)| *known == name);

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     /// Goal: a relay that stops cuts no decision off within a part. Oracle: the work has noted its
-    /// end when the wait is over; a decision that has ended is not waited for.
+    /// end when the wait is over; the wait does not include a decision that has ended.
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_page_waits_for_its_decisions() {
         let bulks = Bulks::default();

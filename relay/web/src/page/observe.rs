@@ -24,7 +24,7 @@ const FRESH_FOR: Duration = Duration::from_millis(1_500);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of the queries while a reader follows.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
-/// The pauses before followers of a decision see again what became of it.
+/// The pauses after which followers of a decision look again at what became of it.
 const AFTER_DECISION: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(3)];
 /// After this number of queries, ages are shown again even if nothing has changed.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     /// Goal: an operator sees within seconds that requeued messages have died again, although their
-    /// number is the same. Oracle: the changes that a follower gets without any other one.
+    /// number is the same. Oracle: the changes that a follower gets although nothing else changes.
     #[tokio::test(start_paused = true)]
     async fn what_became_of_a_decision_is_told_within_seconds() {
         let observer = Observer::new(Vec::new(), Vec::new());

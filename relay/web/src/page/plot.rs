@@ -18,7 +18,7 @@ pub(crate) struct Curve<'a> {
     pub(crate) label: &'a str,
     /// One value for each minute, latest last.
     pub(crate) values: &'a [Option<f64>],
-    /// The value that fills the height at least: smaller ones are not drawn as peaks.
+    /// The smallest value that may fill the height, so that smaller ones are not drawn as peaks.
     pub(crate) floor: f64,
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn forged(header: &str, from: Option<IpAddr>) -> Problem {
     )
 }
 
-/// Returns the response to a person whom the proxy names in vain.
+/// Returns the response to a person who is refused although the proxy names them.
 pub(crate) fn refused(problem: &str) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, problem)
         .with_help("see page.proxy_login: viewers and operators name the groups that may see the page")

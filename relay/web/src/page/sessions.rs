@@ -1,4 +1,4 @@
-//! The ends of sessions, as the outboxes of the page's pipelines tell them.
+//! The ends of sessions, as the outboxes of the page's pipelines record them.
 //!
 //! A request with the cookie of a session reads what is new there, at most every few seconds. While
 //! a database does not answer, what was known of it stays: a page that nobody could use during an
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::session::Session;
 
-/// How old what is known may be.
+/// Maximum age of what is known.
 const KNOWN_FOR: Duration = Duration::from_secs(3);
 /// Maximum time that a request waits for the databases.
 const LOOK_MAX: Duration = Duration::from_secs(3);
@@ -67,7 +67,7 @@ impl Sessions {
         sessions::check_begin(ended, OffsetDateTime::now_utc())
     }
 
-    /// Records the beginning of a session in the background: nobody waits for a database to log in.
+    /// Records the beginning of a session in the background: a login does not wait for a database.
     pub(crate) fn note_begin(&self, session: &Session, operator: &Operator) {
         let (places, session, operator) = (self.places(), session.clone(), operator.clone());
         tokio::spawn(async move {
@@ -135,7 +135,7 @@ impl Sessions {
         for Unread { pipeline, error, is_cut } in follower.look(&places, LOOK_MAX).await {
             tracing::warn!(
                 target: crate::LOG, %error,
-                "which sessions of the page were ended is not known of a database; sessions that were not known to be \
+                "a database does not say which sessions of the page were ended; sessions that are not known to have \
                  ended go on"
             );
             if !is_cut {

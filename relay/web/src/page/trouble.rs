@@ -116,7 +116,7 @@ impl<'a> Subject<'a> {
 }
 
 /// Returns the consumers: those of inboxes, with what this process shows of them, and those that
-/// only this process shows. A consumer with several databases is that of the first one here.
+/// only this process shows. If a consumer has several databases, the first one counts here.
 pub(crate) fn consumers<'a>(
     lines: &'a [ConsumerLine],
     own: &'a OwnConsumers,
@@ -539,8 +539,8 @@ mod tests {
         assert_eq!(of(&shipping), "requeue or discard them");
     }
 
-    /// Goal: messages that follow automatically are not told as dead. Oracle: the sentence about a
-    /// consumer with one dead letter and 2,000 held behind it, and its conditions.
+    /// Goal: messages that follow automatically are not reported as dead. Oracle: the sentence
+    /// about a consumer with one dead letter and 2,000 held behind it, and its conditions.
     #[test]
     fn held_messages_of_a_consumer_are_not_dead() {
         let line = ConsumerLine {

@@ -230,7 +230,7 @@ async fn delayed(turn: [OwnedSemaphorePermit; 2]) {
 }
 
 impl KnownSecret {
-    /// Reads a secret once. `owner` is whose it is.
+    /// Reads a secret once. `owner` names its owner.
     ///
     /// # Errors
     /// Names the owner of a secret that cannot be read or is too short.

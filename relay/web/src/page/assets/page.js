@@ -115,7 +115,7 @@
     });
   }
 
-  // Buttons for selected messages need some.
+  // Buttons for selected messages need a selection.
   const enable = () => {
     const none = !document.querySelector("input[name=row]:checked");
     document.querySelectorAll("button[data-selected]").forEach((it) => { it.disabled = none; });

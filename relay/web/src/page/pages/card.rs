@@ -159,7 +159,8 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
 /// apply to the messages of the cause that the card names: others may have become dead since, or
 /// may not have been examined.
 fn of_dead(operator: &Operator, of: &[(&str, &str)], wait: &Wait) -> Markup {
-    // Addresses are in histories and in logs of proxies: they have no numbers and ids of a message.
+    // Addresses appear in histories and in logs of proxies, so they have no numbers and ids of a
+    // message.
     let error = wait.cause.as_ref().map_or_else(String::new, |cause| signature(&cause.text));
     let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
     let pairs = [of, &[("error_like", error.as_str())]].concat();

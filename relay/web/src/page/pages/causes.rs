@@ -92,7 +92,7 @@ fn row(query: &Fields, state: &str, group: &CauseGroup) -> Vec<Markup> {
     ]
 }
 
-/// Renders the error of a cause: one with its numbers, in which the others differ.
+/// Renders the error of a cause: one example with its numbers. The others differ only in these.
 fn error(group: &CauseGroup) -> Markup {
     match (group.cause.as_str(), group.example.as_str()) {
         ("", _) => maybe(None),

@@ -333,7 +333,7 @@ impl View<'_> {
         }
         html! {
             @if !reasons.is_empty() {
-                // A single reason needs no press.
+                // A single reason is shown at once.
                 details id="refusals" open[reasons.len() == 1] {
                     summary { "Messages that were left unchanged, and why" }
                     (list("Refusals", &REFUSALS, reasons.values().map(|of_reason| refused(of_reason, is_sample))))
@@ -373,7 +373,7 @@ fn refused(of_reason: &[&Refusal], is_sample: bool) -> Vec<Markup> {
     ]
 }
 
-/// Messages that are named for each reason.
+/// Maximum messages that are named for each reason.
 const NAMED_MAX: usize = 3;
 
 const STANDING: [Column; 3] =
@@ -432,8 +432,8 @@ mod tests {
         View { id: Uuid::nil(), own, decision, query }
     }
 
-    /// Goal: who sees that requeueing failed does not requeue more first. Oracle: the warning, the
-    /// words of the button, and the colours.
+    /// Goal: an operator who sees that requeueing failed does not first requeue more. Oracle: the
+    /// warning, the words of the button, and the colours.
     #[test]
     fn a_requeue_that_did_not_help_says_so() {
         let again = Standing { what: "dead again", count: 10, is_at_least: false };
@@ -467,8 +467,8 @@ mod tests {
         }
     }
 
-    /// Goal: the loser of two operators reads one fact once, and who won. Oracle: the notice, and
-    /// the refusals, grouped.
+    /// Goal: of two operators who decide at once, the second one reads each fact once, and who was
+    /// first. Oracle: the notice, and the refusals, grouped.
     #[test]
     fn the_loser_of_two_operators_learns_who_won() {
         let refusal = |id: &str, why: &str| Refusal {

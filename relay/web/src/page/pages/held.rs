@@ -58,7 +58,7 @@ pub(crate) async fn show(
     Ok(Html(Frame::new(Tab::Held, "Held keys").live(&uri).page(&body)))
 }
 
-/// Returns whether something waits: a dead or retrying message that nothing is behind is in the
+/// Returns whether something waits: a dead or retrying message with nothing behind it is in the
 /// list of its state.
 fn waits(line: &HeldLine) -> bool {
     waiting(line) > 0

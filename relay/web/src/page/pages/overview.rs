@@ -87,7 +87,7 @@ impl Look<'_> {
             told.push_str(" The consumers are not known yet.");
         }
         let dead = dead_in_title(&subjects);
-        // A card names the database of its pipeline: an inbox in it says nothing more.
+        // A card names the database of its pipeline, so an inbox in the same database adds nothing.
         let away_beside: Vec<OperateError> =
             beside.away.iter().filter(|error| !is_told(error, &databases_away)).cloned().collect();
         let is_long = subjects.len() > FILTER_FROM;
