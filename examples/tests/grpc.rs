@@ -12,7 +12,7 @@ struct Ordered {
     labels: BTreeMap<String, String>,
 }
 
-/// The same as it is written without.
+/// The same, as it is written without that.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct Unordered {
     #[prost(map = "string, string", tag = "1")]

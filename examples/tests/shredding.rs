@@ -61,7 +61,7 @@ impl KeyStore {
 }
 
 /// The same message has the same nonce and so the same bytes, whenever it is enqueued. The cipher
-/// permits that: a repeated nonce tells no more than that two payloads are equal.
+/// permits that: a repeated nonce reveals only that two payloads are equal.
 fn nonce(id: MessageId) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes.copy_from_slice(&id.as_uuid().as_bytes()[16 - NONCE_LEN..]);

@@ -26,7 +26,7 @@ func Maintain(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// Connect returns a connection that notices after minutes at most that its server is gone.
+// Connect returns a connection that notices within minutes that its server is gone.
 func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {

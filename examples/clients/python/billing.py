@@ -26,7 +26,7 @@ ATTEMPTS_MAX = 10
 # One active consumer keeps the order of keys. RabbitMQ 4 drops a message of a quorum queue after 20
 # deliveries, and each start of this process can be one: the limit is out of reach.
 QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000, "x-single-active-consumer": True}
-# A server that is gone without a word is noticed after a minute.
+# A server that disappears silently is noticed after a minute.
 IMPATIENT: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 60_000}
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -34,7 +34,7 @@ impl OrderPlaced {
     /// Returns the message of an enqueued event, as a broker would deliver it.
     ///
     /// # Errors
-    /// The key is no valid key.
+    /// The key is not valid.
     pub fn delivered(&self, id: MessageId) -> Result<Message, InvalidText> {
         let payload = serde_json::to_vec(self).unwrap_or_default();
         let mut message = Message::new(Self::TOPIC.parse()?, Self::KIND.parse()?, payload).with_id(id);

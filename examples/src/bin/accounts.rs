@@ -46,7 +46,8 @@ async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let pool = prepared(&[Line::Outbox], TABLE).await?;
-    let number = |text: &str| text.parse::<i64>().with_context(|| format!("{text:?} is no number of cents"));
+    let number =
+        |text: &str| text.parse::<i64>().with_context(|| format!("{text:?} is not a number of cents"));
     let asked = match arguments[..] {
         [] => None,
         [account, "open"] => Some((account, Command::Open)),

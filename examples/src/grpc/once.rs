@@ -6,7 +6,7 @@
 //! | the handler's | – | the call ran now; `idempotency-replayed: true`: it had run before | – |
 //! | `INVALID_ARGUMENT` | `idempotency_key_missing`, `…_malformed` | there is no key, or it is not 1 to 255 bytes | generates a key for each new call |
 //! | `INVALID_ARGUMENT` | `idempotency_key_reused` | the key was used for another request | the same |
-//! | `INVALID_ARGUMENT` | `idempotency_key_refused` | the operation takes only tokens, and this is none, or too old | the same |
+//! | `INVALID_ARGUMENT` | `idempotency_key_refused` | the operation takes only tokens, and this is not one, or is too old | the same |
 //! | `UNAUTHENTICATED` | `idempotency_key_of_nobody` | no tenant is known | authenticates |
 //! | `UNAVAILABLE` | `idempotency_key_in_flight` | a call with the key is running | calls again with the same key, after `grpc-retry-pushback-ms` |
 //! | `FAILED_PRECONDITION` | `idempotency_key_stuck`, `…_discarded` | an operator must decide, or has decided that it never runs | asks the operator |
@@ -143,7 +143,7 @@ impl Once {
 /// Returns the fingerprint of a request: that of its message, encoded again. Fields that this build
 /// does not know are not compared. A map is compared by its entries, in whatever order the client
 /// sent them. For that, the build makes a `BTreeMap` of it: `.btree_map(".")` of
-/// `tonic_prost_build`. A `HashMap`, the default, is encoded in an order of its own each time.
+/// `tonic_prost_build`. A `HashMap`, the default, is encoded in a different order each time.
 ///
 /// # Errors
 /// [`Code::Internal`]: the message is encoded in another order the second time.

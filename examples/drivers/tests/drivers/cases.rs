@@ -255,7 +255,7 @@ fn a_conflict_of_serializable_transactions_passes_when_run_again<D: Driver>() {
     }
 }
 
-/// Runs a transaction until it succeeds, for the first time with a meeting after its first step.
+/// Runs a transaction until it succeeds. The first run meets another one after its first step.
 /// Returns how often another transaction was in the way.
 fn racing<D: Driver>(meet: Step, steps: Vec<Step>) -> u32 {
     let mut driver = D::connect();
@@ -356,7 +356,7 @@ fn a_rejected_message_is_a_dead_letter_at_once<D: Driver>() {
     assert_eq!(letter(&message, "concat_ws('|', reason, error)"), "rejected|no such customer\u{fffd}");
 }
 
-/// Goal: an effect is never acknowledged that its COMMIT took back.
+/// Goal: an effect that its COMMIT took back is never acknowledged.
 fn an_error_that_a_handler_ignores_is_its_failure<D: Driver>() {
     let order = order();
     let message = delivered(order);

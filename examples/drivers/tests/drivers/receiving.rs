@@ -92,7 +92,7 @@ impl Queue {
         });
     }
 
-    /// Publishes bytes that are no message.
+    /// Publishes bytes that are not a message.
     fn publish_bytes(&self, bytes: &[u8]) {
         self.runtime.block_on(async {
             let connected = Connection::connect(&self.url, ConnectionProperties::default()).await;
@@ -202,8 +202,8 @@ fn placed(order: i64, queue: &Queue) -> Message {
 }
 
 /// Goal: the loop of the page handles what a broker delivers: copies, a handler that fails at
-/// first, a payload that is no event, bytes that are no message, a redrive, a lost connection, a
-/// process that is killed. Oracle: invoices, dead letters, an empty queue.
+/// first, a payload that is not an event, bytes that are not a message, a redrive, a lost
+/// connection, a process that is killed. Oracle: invoices, dead letters, an empty queue.
 fn what_is_received_takes_effect_once(program: Program) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let queue = Queue::declare(program);

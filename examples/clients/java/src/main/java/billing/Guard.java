@@ -54,7 +54,7 @@ public interface Guard {
 
     /**
      * Returns the address that JDBC expects: user and password are parameters, and others such as
-     * sslmode are kept. A server that is gone without a word is noticed after five minutes, and no
+     * sslmode are kept. A server that disappears silently is noticed after five minutes, and no
      * statement may take longer.
      */
     static String jdbcUrl(String url) {
