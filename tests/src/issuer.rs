@@ -38,7 +38,7 @@ const LIFETIME_SECS: u64 = 3_600;
 
 /// The key's name that a RabbitMQ node of a test knows (`cargo xtask services`).
 const RABBITMQ_KEY_ID: &str = "tests";
-/// How far the clock of an issuer is off that has a wrong one.
+/// How far the clock of an issuer with a wrong clock is off.
 const CLOCK_OFF: u64 = 3_600;
 
 /// A key that signs tokens.

@@ -124,7 +124,7 @@ static SECONDS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
 /// The number of slow tests that are named after a run.
 const SLOWEST: usize = 10;
 
-/// Names the tests that a shorter gate would begin with.
+/// Names the slowest tests: to shorten the gate, begin with these.
 fn tell_slowest(tests: &mut [(f64, String)]) {
     tests.sort_by(|one, other| other.0.total_cmp(&one.0));
     if tests.len() > SLOWEST {

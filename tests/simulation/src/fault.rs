@@ -182,7 +182,7 @@ pub enum FaultKind {
     TopicSlow { topic: u8, for_ms: u32, room: u8 },
     /// Such a destination fails on each message of a topic for a while, and then as a whole.
     TopicFails { topic: u8, for_ms: u32 },
-    /// Such a destination asks to be left alone for a while.
+    /// Such a destination asks for a pause for a while.
     TopicWaits { topic: u8, for_ms: u32 },
     /// All subscriptions break.
     SubscriptionsLost,

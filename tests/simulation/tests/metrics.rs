@@ -80,7 +80,7 @@ fn maintain() {
 }
 
 /// Reports what schedules have not: entries that a filter excludes, and messages that a broker
-/// routes to nobody.
+/// routes nowhere.
 fn report_the_rest() {
     let name = RelayName::new("orders").unwrap();
     let telemetry = Telemetry::new(&name, "a database", "a broker", 1);

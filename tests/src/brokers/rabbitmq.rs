@@ -21,7 +21,7 @@ use crate::trial::{Failure, Outcome};
 pub struct Rabbitmq {
     stage: Stage,
     url: String,
-    /// The URL without a user, and where the tokens come from with which publishers and subscribers
+    /// The URL without a user, and the source of the tokens with which publishers and subscribers
     /// log in.
     tokens: Option<(String, OAuth)>,
 }

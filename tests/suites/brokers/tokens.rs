@@ -130,8 +130,8 @@ async fn replaced(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a token that has expired, one of another issuer, and a text that is no token are refused
-/// at the login, and the error says what is known of the token, not the token. Oracle: the
+/// Goal: a token that has expired, one of another issuer, and a text that is not a token are
+/// refused at the login, and the error says what is known of the token, not the token. Oracle: the
 /// operator's fault, the words, no part of the token.
 async fn invalid(stage: Stage) -> Outcome {
     let node = RabbitmqNode::start_with_tokens(&stage, URL_SAFE_NO_PAD.encode(KEY)).await?;

@@ -39,7 +39,7 @@ const TOPICS: [(&str, u16); 12] = [
     ("no-tls", 0),
 ];
 
-/// Texts that must not be told: parts of URLs, the key of signatures, payload and header.
+/// Texts that must not be shown: parts of URLs, the key of signatures, payload and header.
 struct Canaries {
     path: String,
     query: String,
@@ -188,7 +188,8 @@ async fn commands(config: &Config, told: &mut Told) -> Outcome {
     Ok(())
 }
 
-/// Demands that the requests had everything that must not be told: the case is about that.
+/// Demands that the requests had everything that must not be shown: otherwise the case proves
+/// nothing.
 fn arrived(seen: &Seen, canaries: &Canaries) -> Result<(), Failure> {
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     for (topic, status) in TOPICS {

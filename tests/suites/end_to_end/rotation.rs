@@ -126,9 +126,9 @@ const KEY: &[u8] = b"a key of thirty-two bytes or more";
 const SHORT: Duration = Duration::from_secs(16);
 
 /// Goal: while the issuer of RabbitMQ's tokens hangs, and while its clock is wrong, messages wait
-/// and the status names the reason; then they take effect once. An issuer that promises more than
-/// its tokens keep costs a session, not a message. Oracle: the status, the effects, and a real
-/// RabbitMQ that checks the tokens.
+/// and the status names the reason; then they take effect once. An issuer that promises a longer
+/// lifetime than its tokens have costs a session, not a message. Oracle: the status, the effects,
+/// and a real RabbitMQ that checks the tokens.
 async fn messages_wait_for_an_issuer_that_fails(stage: Stage) -> Outcome {
     let node = RabbitmqNode::start_with_tokens(&stage, URL_SAFE_NO_PAD.encode(KEY)).await?;
     let issuer = Issuer::start_with(&stage, Shown::Good, TokenKey::shared(KEY)).await?;

@@ -182,8 +182,8 @@ async fn killed(stage: Stage) -> Outcome {
     healthy.kill().await
 }
 
-/// Goal: a repeated call gets what the first one got, of another process too, and marked; another
-/// tenant's call with the same key is another call. Oracle: answers, orders.
+/// Goal: a repeated call gets what the first one got, also from another process, and marked as
+/// repeated; another tenant's call with the same key is another call. Oracle: answers, orders.
 async fn sent_again(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;

@@ -204,8 +204,8 @@ async fn untrusted(stage: Stage) -> Outcome {
     receiver.kill().await
 }
 
-/// Goal: what no repetition helps is answered with 422, so that the relay makes a dead letter of
-/// it. Oracle: status; invoices.
+/// Goal: a message that no repetition helps is answered with 422, so that the relay makes a dead
+/// letter of it. Oracle: status; invoices.
 async fn refused(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let receiver = shop.receive(ANY_PORT, None).await?;
@@ -229,7 +229,7 @@ async fn refused(stage: Stage) -> Outcome {
     receiver.kill().await
 }
 
-/// Goal: a failure of the receiver never refuses a message. It is handled when the receiver is well
+/// Goal: a failure of the receiver never refuses a message. It is handled when the receiver works
 /// again. Oracle: 500 while the database refuses this invoice, 503 while there is no database; the
 /// invoices.
 async fn failing(stage: Stage) -> Outcome {

@@ -143,7 +143,7 @@ async fn every_client(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Oracle: the error names what a token must have, and not the password that nobody set.
+/// Oracle: the error names what a token must have, and not a password, because none is set.
 async fn refused_by_brokers(stage: Stage) -> Outcome {
     let file = stage.folder().join("token");
     for token in [

@@ -1,5 +1,5 @@
 //! Logins to SQS with a token of Kubernetes or another issuer (AWS web identity), against a server
-//! of the test's own that answers for STS and SQS: neither service is to be had here.
+//! of the test's own that answers for STS and SQS: neither service is available here.
 
 use axum::Router;
 use axum::body::Bytes;

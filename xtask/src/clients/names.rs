@@ -1,5 +1,5 @@
-//! The cases that every client has, and the promises of the pipeline. Each has to be reported: a
-//! test that was renamed or left out would otherwise be missed by nobody.
+//! The cases that every client has, and the promises of the pipeline. Each has to be reported:
+//! otherwise nothing would show that a test was renamed or left out.
 
 use super::reports::Trial;
 

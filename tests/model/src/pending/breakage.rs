@@ -10,7 +10,7 @@ pub enum Breakage {
     NotedLater,
     /// The trigger is disabled: the message of the last transaction gets no pending row.
     NotNoted,
-    /// A look reads on from the last id of the look before, not from the lowest pending row.
+    /// A look continues after the last id of the previous look, not from the lowest pending row.
     LookGoesOn,
     /// The order within a key is not that of the ids.
     AnyOrder,

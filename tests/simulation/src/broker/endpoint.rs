@@ -1,5 +1,5 @@
 //! Topics that behave as endpoints of HTTP do, one message of a key in flight: they have room for a
-//! few messages at a time, fail on each message, or ask to be left alone.
+//! few messages at a time, fail on each message, or ask for a pause.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,7 +20,7 @@ enum Mood {
     Slow { room: u8, answers: VecDeque<Instant> },
     /// It fails on every message, which is its own failure once these are many.
     Fails { on: BTreeSet<MessageId> },
-    /// It asks to be asked again once this is over.
+    /// It asks for the next attempt once this is over.
     Waits,
 }
 
@@ -50,7 +50,7 @@ impl Endpoints {
         self.0.insert(topic, (until, Mood::Fails { on: BTreeSet::new() }));
     }
 
-    /// Makes a topic ask to be left alone.
+    /// Makes a topic ask for a pause.
     pub(crate) fn waits(&mut self, topic: u8, until: Instant) {
         self.0.insert(topic, (until, Mood::Waits));
     }

@@ -63,7 +63,7 @@ impl Receiver {
         self.last += 1;
         let token = DeliveryToken(self.last);
         self.open.insert(token, done);
-        // Nobody knows whether it came before.
+        // It is unknown whether it came before.
         Delivery { token, message, redelivered: true, origin: self.origin.clone() }
     }
 }

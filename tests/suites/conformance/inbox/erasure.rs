@@ -120,7 +120,7 @@ async fn closed_dead_letters_lose_their_content_and_open_ones_stay<DB: TestDatab
     assert!(effects(database).await.is_empty(), "a copy has no effect");
 }
 
-/// Keys by subject, and a cipher that a reader can follow: it turns every bit around.
+/// Keys by subject, and a cipher that a reader can follow: it inverts every bit.
 #[derive(Clone, Default)]
 struct Keys {
     deleted: Arc<Mutex<BTreeSet<String>>>,

@@ -137,7 +137,7 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
     let random: String = sqlx::query_scalar(random).fetch_one(&mut *connection).await.unwrap();
     assert_eq!(random, "malformed");
 
-    // A row that is not there and cannot be inserted is no duplicate. A trigger stands for a day
+    // A row that is not there and cannot be inserted is not a duplicate. A trigger stands for a day
     // that is forgotten between the two statements of the function.
     let lost = message("lost");
     let triggers = [
@@ -151,7 +151,7 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
     sqlx::query("DROP FUNCTION nothing CASCADE").execute(&database.admin).await.unwrap();
     assert_eq!(admit(&mut connection, &lost).await.unwrap(), "new");
 
-    // A day that nobody has made is not the message's fault.
+    // A missing day is not the message's fault.
     sqlx::query("DELETE FROM inbox_day").execute(&database.admin).await.unwrap();
     let error = admit(&mut connection, &message("today")).await.unwrap_err();
     assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("55000"), "{error}");
@@ -237,7 +237,7 @@ async fn a_dead_letter_of_a_function_is_redriven_by_the_library(database: &Datab
     assert_eq!(admit(&mut connection, &sent).await.unwrap(), "duplicate");
     assert_eq!(Postgres::effects(&database.pool, "billing").await, [r#"{"order":7}"#]);
 
-    // One that took effect meanwhile is nothing to decide about.
+    // One that took effect meanwhile leaves nothing to decide.
     let applied = message("applied");
     assert_eq!(admit(&mut connection, &applied).await.unwrap(), "new");
     let late = store(database, &applied, "rejected").await;

@@ -85,7 +85,7 @@ enum Silent {
     Close,
 }
 
-/// A queue in memory of which one call never ends, and tells when it begins.
+/// A queue in memory, one of whose calls never ends and signals when it begins.
 struct Hanging {
     session: Box<dyn Subscription>,
     silent: Silent,
@@ -186,7 +186,7 @@ async fn a_stop_waits_for_no_note_of_a_silent_database_on_postgres(database: &Da
     let shutdown = Shutdown::new();
     let running = tokio::spawn(consumer.run(shutdown.clone()));
     broker.in_hand(1).await;
-    // The worker begins at once; nothing tells when it waits.
+    // The worker begins at once; nothing shows when it waits.
     tokio::time::sleep(Duration::from_millis(500)).await;
     shutdown.graceful.cancel();
     tokio::time::timeout(Duration::from_secs(60), running).await.unwrap().unwrap().unwrap();

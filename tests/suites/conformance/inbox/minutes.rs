@@ -79,8 +79,8 @@ async fn activity_has_no_longest_period<DB: TestDatabase>(database: &Database<DB
     assert_eq!((all[0].applied, all[0].counted.applied), (1, 1), "{all:?}");
 }
 
-/// Goal: a consumer that works off a backlog of hours does not look as if it stood still. Oracle:
-/// the activity of the last hour, after messages that were made before it.
+/// Goal: a consumer that works off a backlog of hours does not look idle. Oracle: the activity of
+/// the last hour, after messages that were made before it.
 async fn a_consumer_that_is_hours_behind_is_seen_to_apply<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let old = inbox.window().now - 3 * HOUR;
@@ -117,8 +117,8 @@ async fn an_idle_consumer_has_the_time_of_its_last_message<DB: TestDatabase>(dat
     assert!(idle >= 3 * HOUR && idle < 4 * HOUR, "{all:?}");
 }
 
-/// Goal: a consumer whose dead letters reach the limit of the count hides none of the next one.
-/// Oracle: the counts, and the dead letters' earliest time.
+/// Goal: a consumer whose dead letters reach the limit of the count hides none of the next
+/// consumer's. Oracle: the counts, and the dead letters' earliest time.
 async fn many_dead_letters_of_a_consumer_hide_no_other<DB: TestDatabase>(database: &Database<DB>) {
     let inbox = database.inbox().await;
     let broker = Broker::new([message("one")]);

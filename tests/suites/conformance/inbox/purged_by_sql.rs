@@ -1,4 +1,4 @@
-//! The statement of docs/schema.md for an inbox of which no consumer of the library takes care.
+//! The statement of docs/schema.md for an inbox that no consumer of the library maintains.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ tests::cases! { "inbox/purged_by_sql/{on}/{case}":
 
 const SCHEMA: &str = include_str!("../../../../docs/schema.md");
 
-/// Returns the statement, with the date of today instead of that of the example.
+/// Returns the statement, with today's date instead of the example's.
 fn documented() -> String {
     let (_, after) = SCHEMA.split_once("SELECT inbox_maintain('").unwrap();
     let (_, rest) = after.split_once('\'').unwrap();

@@ -581,7 +581,7 @@ async fn a_request_that_waits_runs_when_the_first_one_has_failed<DB: Keys>(db: D
     waits(&keys, 1).await;
     app.shop.go.add_permits(1);
     assert_eq!(first.await.unwrap().status, 503);
-    // While it runs itself, it waits for nobody.
+    // While it runs itself, it waits for no other request.
     tests::eventually("the second one runs", async || Ok((app.calls().await == 2).then_some(())))
         .await
         .unwrap();

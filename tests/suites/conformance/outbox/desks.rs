@@ -266,7 +266,7 @@ async fn an_edit_is_a_change_that_no_earlier_confirmation_covers<DB: TestDialect
     tokio::time::sleep(Duration::from_millis(5)).await;
     let verdicts = desk.decide(&[of(dead), of(waits)], &edit("bob's"), None).await.unwrap();
     assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
-    // The retry that follows an edit is not yet stored, as where no relay runs.
+    // The retry that follows an edit is not yet stored, as if no relay ran.
     let due = if DB::DIALECT == migrations::Dialect::Sqlite {
         "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + 3600000000"
     } else {
@@ -324,7 +324,7 @@ async fn an_edit_is_a_change_that_no_earlier_confirmation_covers<DB: TestDialect
         }
     }
 
-    // A confirmation of what is there now covers it.
+    // A confirmation of the present content covers it.
     let mut seen = Vec::new();
     for state in [ExceptionState::Dead, ExceptionState::Retrying] {
         let asked = ParkedQuery { state, ..query(ParkedFilter::default(), EntryId::default(), 10) };

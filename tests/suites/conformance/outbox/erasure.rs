@@ -163,8 +163,8 @@ fn spelled_otherwise<DB: TestDialect>(db: &Database<DB>) -> String {
 }
 
 /// Goal: an erasure for one pipeline erases nothing that another configured one, which has never
-/// led, has still to publish, however the location is spelled. Where that cannot be told, nothing
-/// goes. Oracle: the rows, and the reasons in the report.
+/// led, has still to publish, however the location is spelled. If that is unknown, nothing is
+/// erased. Oracle: the rows, and the reasons in the report.
 async fn a_pipeline_that_has_never_led_keeps_its_messages<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(of(2, KEY)).await;
     Relay::new(db, &relay()).await.pass(&[]).await;
@@ -211,8 +211,8 @@ async fn apply<DB: TestDialect>(inbox: &Inbox<DB>, consumer: &str, message: &Mes
 
 /// Goal: a row stays until every configured consumer that is to apply its message has done so, or
 /// has it among its dead letters: the result that comes later could not be found without the row.
-/// Consumers of other topics or pipelines, and messages that an inbox accepts no more, are not
-/// waited for. Oracle: the rows, the results, and the reasons in the report.
+/// The erasure waits neither for consumers of other topics or pipelines nor for messages that an
+/// inbox no longer accepts. Oracle: the rows, the results, and the reasons in the report.
 async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Database<DB>) {
     let applied = inbox_in(db).await;
     db.enqueue(of(3, KEY)).await;
@@ -258,7 +258,7 @@ async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Databa
     assert!(report.is_whole(), "{report:?}");
     assert_eq!((db.number(ERASED).await, db.number(results).await), (3, 0));
 
-    // An operator need not wait, and a message that the inbox accepts no more is not waited for.
+    // An operator need not wait, and neither does a message that the inbox no longer accepts.
     for is_old in [false, true] {
         db.enqueue(of(1, KEY)).await;
         main.pass(&[]).await;
@@ -366,7 +366,7 @@ async fn an_erased_row_is_never_published<DB: TestDialect>(db: &Database<DB>) {
 }
 
 /// Goal: an erasure is in transactions of at most 500 rows, and one that was stopped is continued
-/// by the same command. Oracle: the rows after a stop behind the first transaction, and at the end.
+/// by the same command. Oracle: the rows after a stop after the first transaction, and at the end.
 async fn an_erasure_continues_where_it_was_stopped<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(of(1_300, KEY)).await;
     Relay::new(db, &relay()).await.pass(&[]).await;

@@ -1,4 +1,4 @@
-//! URLs that name several hosts, the first of which is no primary. The end-to-end cases
+//! URLs that name several hosts, the first of which is not a primary. The end-to-end cases
 //! `environments/hosts` change the primary as well.
 
 use std::time::Duration;
@@ -63,8 +63,7 @@ async fn away(stage: Stage) -> Outcome {
 }
 
 /// Goal: a server whose sessions are read-only by default is not taken for the primary, unless
-/// `target_session_attrs` says that only a standby is not. Oracle: the lease; the reason in the
-/// error.
+/// `target_session_attrs` excludes only standbys. Oracle: the lease; the reason in the error.
 async fn read_only(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let (name, user) = (db.name()?, Role::Relay.user());

@@ -315,8 +315,8 @@ async fn a_story_names_the_consumers_of_its_own_pipeline_only<DB: TestDialect>(d
 
 /// Goal: an operator who follows a held message to the one that stops it decides about the right
 /// one. Oracle: the entries that were parked: a retry after the fault of its own message stops only
-/// its key, and the message before a held one on its key stops it whatever else the topic has. Of
-/// another one it is not known whether it stops the topic.
+/// its key, and the message before a held one on its key stops it whatever else the topic has.
+/// Whether another one stops the topic is unknown.
 async fn a_held_message_does_not_name_anothers_fault<DB: TestDialect>(db: &Database<DB>) {
     let keys = ["own-fault", "dead", "dead", "free", "topic-is-missing", "dead", "free"];
     db.enqueue(keys.iter().map(|key| NewMessage::new("orders").key(*key).json(&1))).await;

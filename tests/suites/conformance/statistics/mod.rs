@@ -39,7 +39,7 @@ enum Statistics {
     SayEmpty,
     /// The planner knows the full tables, column by column: many requests are open, many sagas are
     /// due, and few keys have most dead letters, but not where a call looks. So it expects to find
-    /// at once what is not there at all.
+    /// at once what does not exist.
     Right,
     /// The planner believes that nearly empty tables are full. Their files have kept their lengths.
     SayFull,

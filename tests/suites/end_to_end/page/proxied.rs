@@ -39,8 +39,8 @@ fn is_refused(answer: &Answer, told: &str) {
 }
 
 /// Goal: a person whom the proxy names views and decides as their groups permit, and the audit has
-/// their name. What a proxy adds to every request does not make one of another site's page good.
-/// Oracle: the answers, and the lines of the audit.
+/// their name. The proxy's additions to every request do not make a request from another site's
+/// page valid. Oracle: the answers, and the lines of the audit.
 pub(crate) async fn named(stage: Stage) -> Outcome {
     let more = behind_proxy("from = [\"127.0.0.2\"]\n");
     let served = Served::start(&stage, USERS, &more).await?.with_dead(1).await?;
@@ -83,7 +83,7 @@ pub(crate) async fn named(stage: Stage) -> Outcome {
     assert_eq!((login.status, login.value("location")), (303, Some("/")));
     let left = ann.post("/logout", &[]).await?;
     assert_eq!((left.status, left.value("location")), (303, Some("/oauth2/sign_out")));
-    // The page's own users are beside them.
+    // The page's own users can log in as well.
     assert_eq!(served.ann().get("/").await?.status, 200);
     assert_eq!(served.audited().await?, 1, "nobody else has decided");
     served.relay.stop().await
@@ -112,7 +112,7 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
         is_refused(&forger.clone().with(name, value).get("/").await?, told);
     }
     is_refused(&forger.clone().with(&NAME.to_lowercase(), "root").get("/login").await?, told);
-    // Other names of headers say nothing, and nobody is let in.
+    // Headers with other names mean nothing, and let nobody in.
     for name in ["X_Auth_Request_Email", "X-Forwarded-User", "X-Forwarded-Email", "Remote-User"] {
         let answer = forger.clone().with(name, "root@example.com").get("/").await?;
         assert_eq!(answer.status, 401, "{name}");

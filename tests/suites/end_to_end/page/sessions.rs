@@ -33,9 +33,9 @@ async fn is_ended(browser: &Client) -> Result<Answer, Failure> {
     .await
 }
 
-/// Goal: a session that an operator ends, one of all of a user, and one that its user leaves, end
-/// in every process that reads the same database; others go on. Oracle: the answers of two
-/// processes to the cookies, the list of the command, the lines of the audit.
+/// Goal: a session ends in every process that reads the same database when an operator ends it or
+/// all of its user's, or when its user logs out; others go on. Oracle: the answers of two processes
+/// to the cookies, the list of the command, the lines of the audit.
 pub(crate) async fn revoked(stage: Stage) -> Outcome {
     let served = Served::start(&stage, USERS, "").await?;
     let other = RelayProcess::start(&stage, &served.config)?;
