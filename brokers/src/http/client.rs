@@ -28,7 +28,7 @@ use crate::settings::InvalidSetting;
 /// The client that all requests of a session share.
 pub(super) type Client = legacy::Client<Connections, Full<Bytes>>;
 
-/// How long a connection without a request is kept. Servers close theirs after 2 s (gunicorn) and
+/// How long a connection without a request is kept. Servers close theirs after 2 s (gunicorn) or
 /// more. A request on a connection that is being closed has an unknown outcome.
 const IDLE_MAX: Duration = Duration::from_millis(1_500);
 

@@ -25,7 +25,7 @@ const KEYS_MAX: usize = 16;
 /// A key to sign with.
 pub(super) type Key = SecretSlice<u8>;
 
-/// Reads the secrets in a file: one a line, empty lines and lines that begin with `#` left out.
+/// Reads the secrets in a file, one a line. Skips empty lines and lines that begin with `#`.
 ///
 /// # Errors
 /// The problem, with the number of its line and without the secret.

@@ -704,8 +704,8 @@ async fn a_named_url_that_fails_on_every_message_is_tried_by_one() {
     session.send(named(&server, "/a", 7)).await.unwrap();
 }
 
-/// Goal: the engine learns how long an endpoint wants to be left alone, from the answer and, in
-/// later sessions, from what is remembered of it. Oracle: the times in the errors.
+/// Goal: the engine learns how long an endpoint asks to wait, from the answer and, in later
+/// sessions, from what is remembered of it. Oracle: the times in the errors.
 #[tokio::test]
 async fn a_wish_to_wait_is_passed_on() {
     let answer = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 90\r\ncontent-length: 0\r\n\r\n";

@@ -34,7 +34,7 @@ pub(super) fn commit(
 }
 
 /// Resets offsets that were committed in an earlier topic of the same name to the beginning, and
-/// adds marks where they are missing. Returns where the partitions begin that have an offset. Must
+/// adds marks where they are missing. For partitions with an offset, returns where they begin. Must
 /// be called before librdkafka asks for the offsets. Blocks for about `timeout` at most for the
 /// request, and until the commit is answered.
 ///
