@@ -23,12 +23,12 @@ pub const SEALED_TYPE: &str = "sealed-content-type";
 /// Encrypts and decrypts payloads with a key for each subject. A service implements it over its key
 /// store and a cipher with authentication (AEAD).
 ///
-/// The name of the subject travels in a header, which everyone can read: let it name nobody outside
-/// of the key store. The toolkit stores and compares the encrypted bytes. So the same message under
-/// the same id must have the same bytes, or a producer that enqueues it again gets
-/// [`IdReused`](https://docs.rs/outbox-toolkit): derive the nonce from the message id, with a cipher
-/// for which a repeated nonce is harmless, such as AES-256-GCM-SIV. Authenticate the id and the
-/// subject with the payload: then a payload that was moved to another message does not open.
+/// The name of the subject travels in a header, which everyone can read: outside the key store it
+/// should identify no person. The toolkit stores and compares the encrypted bytes. So the same
+/// message under the same id must have the same bytes, or a producer that enqueues it again gets
+/// [`IdReused`](https://docs.rs/outbox-toolkit): derive the nonce from the message id, with a
+/// cipher for which a repeated nonce is harmless, such as AES-256-GCM-SIV. Authenticate the id and
+/// the subject with the payload: then a payload that was moved to another message does not open.
 #[async_trait]
 pub trait Sealing: Send + Sync + 'static {
     /// Encrypts a payload, with the subject's key, which it makes if there is none.

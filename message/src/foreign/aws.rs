@@ -31,7 +31,7 @@ const PLACED: [&str; 2] = ["Message", "MessageAttributes"];
 ///
 /// # Errors
 /// [`Unmapped::OtherForm`]: there is no such envelope. [`Unmapped::Invalid`]: a part is missing, or
-/// it confirms a subscription and is no message.
+/// it confirms a subscription and is not a message.
 pub fn sns(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     let Some(envelope) = Object::with(NOTIFICATION, &malformed.payload, &["TopicArn"])? else {
         return Err(Unmapped::other_form(

@@ -19,7 +19,7 @@ const OUTER_CONTENT_TYPE: &str = "foreign.content_type";
 /// time. The key is that of the broker, else `partitionkey`, else `subject`.
 ///
 /// # Errors
-/// [`Unmapped::OtherForm`]: this is no CloudEvent. [`Unmapped::Invalid`]: it has two ids, no id,
+/// [`Unmapped::OtherForm`]: this is not a CloudEvent. [`Unmapped::Invalid`]: it has two ids, no id,
 /// source, type or time, or one that is invalid; it is a batch, or a chunk of a larger message.
 pub fn cloud_event(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     if ["ce_id", "ce_specversion"].into_iter().any(|name| malformed.header(name).is_some()) {

@@ -98,12 +98,12 @@ fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
 /// The id is made of topic, key, content and position in the database's log, at the time of the
 /// change. So a change that the connector sends twice has the same id. The position of MySQL and
 /// MariaDB is the GTID, if there is one, so that it is the same on every server; equal changes of a
-/// row in one transaction are then told apart only with `provide.transaction.metadata`. Changes
-/// without a key or a time, and tombstones, have their place in the topic as id.
+/// row in one transaction then differ only with `provide.transaction.metadata`. Changes without a
+/// key or a time, and tombstones, have their place in the topic as id.
 ///
 /// # Errors
-/// [`Unmapped::OtherForm`]: this is no change event. [`Unmapped::Invalid`]: a member occurs twice,
-/// or the record has neither a position nor a time.
+/// [`Unmapped::OtherForm`]: this is not a change event. [`Unmapped::Invalid`]: a member occurs
+/// twice, or the record has neither a position nor a time.
 pub fn debezium_change(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     if malformed.is_tombstone() {
         return tombstone(malformed);

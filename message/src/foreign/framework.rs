@@ -217,8 +217,9 @@ const IN_BODY: [InBody; 3] = [
 /// (Celery, Laravel, MassTransit with a raw body), it is that of the broker.
 ///
 /// # Errors
-/// [`Unmapped::OtherForm`]: none of them; also a message that has only such names, and a time that
-/// cannot be read. [`Unmapped::Invalid`]: the id is missing, or there is no time or an invalid one.
+/// [`Unmapped::OtherForm`]: it is none of these. This includes a message that has only such names,
+/// and one of such a form whose time cannot be read. [`Unmapped::Invalid`]: the id is missing, or
+/// there is no time or an invalid one.
 pub fn framework(malformed: &Malformed) -> Result<ForeignMessage, Unmapped> {
     let in_headers = IN_HEADERS.iter().filter(|form| form.fits(malformed));
     let in_headers = in_headers.map(|form| form.read(malformed));
