@@ -44,10 +44,10 @@ pub async fn pool<DB: Dialect>(url: &str) -> Result<Pool<DB>, PoolError> {
 /// A PostgreSQL URL may name up to 16 hosts, one of which is the primary:
 /// `postgres://shop@h1:5432,h2:5433/orders`. Every connection of the pool is then made with the
 /// primary. The pool has one more session, outside of its size, in which the primary is asked once
-/// a second whether it still is one. When it has gone or became a standby, all hosts are asked in
-/// their order, and connections are made with the new primary. Meanwhile [`Pool::acquire`] waits up
-/// to its timeout; a connection with the previous primary is closed instead of being lent again. A
-/// password that [`Pool::set_connect_options`] has replaced is used for the next primary as well.
+/// a second whether it still is one. When it has gone or has become a standby, all hosts are asked
+/// in their order, and connections are made with the new primary. Meanwhile [`Pool::acquire`] waits
+/// up to its timeout; a connection with the previous primary is closed instead of being lent again.
+/// A password that [`Pool::set_connect_options`] has replaced is used for the next primary as well.
 /// This goes on until [`Pool::close`]: a pool that is dropped without it keeps its connections.
 ///
 /// # Errors

@@ -154,7 +154,7 @@ migrations::statements! {
             AND (NOT f.refuses OR f.lease_until IS NULL) AND (f.state <> 'in_progress'
                 OR (NOT f.refuses AND coalesce(f.lease_until, f.claimed_at) <= statement_timestamp()))
             ORDER BY f.expires_at LIMIT $1 FOR UPDATE SKIP LOCKED))";
-    /// The next keys with a name, and the last one of the walk: behind $1 to $3, of the name $4 and
+    /// The next keys with a name, and the last one of the walk: after $1 to $3, of the name $4 and
     /// the tenant $5, or null; $6 keys to look at.
     named(none = "decode(repeat('00', 32), 'hex')") = "
         SELECT scope, operation, key, is_named, is_ended, scanned FROM (

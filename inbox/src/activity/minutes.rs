@@ -42,9 +42,9 @@ impl<DB: Dialect> Inbox<DB> {
         self.tables().purge_minutes(&mut connection, now - KEEP).await.map_err(StoreError::during(what))
     }
 
-    /// Returns the counts of each consumer since a given time, and the last minute in which it
-    /// applied something, of all that are kept: also for consumers that have been idle since.
-    /// Returns none if the role may not read them, so that the caller can still report the rest.
+    /// Returns the counts of each consumer since a given time, and the last kept minute in which it
+    /// applied something, even if it has been idle since. Returns none if the role may not read
+    /// them, so that the caller can still report the rest.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,

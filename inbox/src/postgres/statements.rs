@@ -398,10 +398,10 @@ migrations::statements! {
         SELECT id FROM {schema}inbox_dead_letter AS d WHERE d.consumer = l.consumer AND d.scope = l.scope \
         AND d.topic = l.topic AND d.key = l.key AND d.seq < l.seq AND {holds} ORDER BY d.seq LIMIT 1) AS h \
         WHERE l.id = $1";
-    /// The first held message of each of the next keys behind a key, and whether nothing holds it.
+    /// The first held message of each of the next keys after a key, and whether nothing holds it.
     /// Jumps from key to key in the index, however many messages are held behind the first ones.
-    /// The order of the holders makes the planner take their index also where few keys hold most
-    /// of the table.
+    /// The order of the holders makes the planner take their index also where few keys hold most of
+    /// the table.
     held_firsts = "WITH RECURSIVE first_held (place, id, seq, scope, topic, key) AS ( \
         (SELECT 1, id, seq, scope, topic, key FROM {schema}inbox_dead_letter WHERE consumer = $1 \
         AND resolution IS NULL AND reason = 'held' AND (scope, topic, key) > ($2, $3, $4) \

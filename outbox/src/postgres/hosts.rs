@@ -26,7 +26,7 @@ const HOST_MAX: Duration = Duration::from_secs(5);
 /// Maximum time to close a session with a host that is not the primary.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 
-/// The host of a PostgreSQL database, or several of which one is its primary.
+/// The host of a PostgreSQL database, or several hosts, one of which is its primary.
 ///
 /// Each connect looks for the primary anew: a standby that was promoted is found, and so is the
 /// next change. A single host is taken as it is.
@@ -78,7 +78,7 @@ pub enum Unfit {
     /// It is a standby, or a replica of a cloud.
     #[error("it is a standby")]
     Standby,
-    /// New sessions cannot write, as on a primary that is about to be replaced.
+    /// New sessions cannot write, for example on a primary that is about to be replaced.
     #[error(
         "its sessions are read-only (default_transaction_read_only), which target_session_attrs=primary accepts"
     )]

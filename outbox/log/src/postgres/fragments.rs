@@ -107,8 +107,8 @@ pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
 
 /// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
 /// the log if that was too large to be copied. Without a segment of the log, a missing row does not
-/// count as deleted: then the statement refuses itself ([`WHOLE`]). That is decided before the log
-/// is searched.
+/// count as deleted: then the statement fails on purpose ([`WHOLE`]). That is decided before the
+/// log is searched.
 pub(super) const COPY: &str = "
     (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
     WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)

@@ -271,7 +271,7 @@ migrations::statements! {
     /// rebase gives the other row a new id.
     ///
     /// A discarded entry stays discarded: the relay may still change it from memory, and reads the
-    /// decision afterwards. A different message under its id is refused all the same.
+    /// decision afterwards. A different message under its id is still refused.
     ///
     /// An operator may change an entry that is resolved, which moves its row. The delete waits for
     /// the operator's transaction and then skips the row: its place is no longer the one in the

@@ -170,8 +170,8 @@ migrations::statements! {
         FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
     /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled entry is
     /// due at its message's own time. A discarded entry stays discarded: the relay may still change
-    /// it from memory, and reads the decision afterwards. A different message under its id is
-    /// refused all the same.
+    /// it from memory, and reads the decision afterwards. A different message under its id is still
+    /// refused.
     park = "
         INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, attempts, due_at, fault, error)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,
