@@ -347,7 +347,7 @@ impl Blocks {
         }
     }
 
-    /// Lets the busy topics go on that have waited long enough. Returns those that are no longer
+    /// Lets busy topics continue that have waited long enough. Returns those that are no longer
     /// busy.
     pub(crate) fn look_at_busy(&mut self, now: Duration) -> Vec<String> {
         if !self.busy.waited(now).is_empty() {
@@ -364,7 +364,7 @@ impl Blocks {
 
     /// Records a failure of a topic that the entry may have caused. Returns whether the entry is
     /// blamed: then the failure concerns only the entry and its key. If the entry probes its topic
-    /// and is suspected, a witness is looked for.
+    /// and is suspected, the search for a witness begins.
     pub(crate) fn suspect(&mut self, topic: &str, id: EntryId) -> bool {
         self.suspects.failed(topic, id);
         if self.suspects.needs_witness(id)
@@ -390,7 +390,7 @@ impl Blocks {
     }
 
     /// Forgets an entry that was published or is no longer retried automatically. If it was the
-    /// witness of its topic, another one may be looked for.
+    /// witness of its topic, a search for another one may begin.
     pub(crate) fn forget_suspect(&mut self, topic: &str, id: EntryId) {
         self.suspects.forget(id);
         self.forget_witness(topic, id);

@@ -307,7 +307,7 @@ impl Held {
         self.walk.is_going = true;
     }
 
-    /// Begins to walk over the names of queues for a single one, unless a walk is going.
+    /// Begins to walk over the names of queues for a single one, unless a walk is under way.
     pub(crate) fn search(&mut self) {
         if !self.walk.is_going {
             self.walk = Walk { is_going: true, is_search: true, ..Walk::default() };

@@ -15,8 +15,8 @@ use outbox_log::EntryId;
 /// Failures of a message after which it is suspected: then a witness is wanted.
 pub(crate) const FAILURES_MIN: u32 = 3;
 
-/// Maximum messages that are remembered. Beyond it those that are not blamed are forgotten, then
-/// the oldest, which only delays the verdict about them.
+/// Maximum messages that are remembered. Beyond it, those that are not blamed are forgotten first,
+/// then the oldest. This only delays the verdict about them.
 const SUSPECTS_MAX: usize = 1_000;
 
 /// All messages that failed in this way and were not confirmed since.

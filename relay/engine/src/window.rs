@@ -158,7 +158,8 @@ impl Window {
         Amount { entries: (self.entries_max / share).max(1), bytes: (self.bytes_max / share).max(1) }
     }
 
-    /// Returns what the open entries of the same source as this one take, if they have a share.
+    /// Returns the amount of the open entries from the same source as this one, if that source has
+    /// a share.
     fn amount_of(&mut self, origin: &Origin) -> Option<&mut Amount> {
         match origin {
             Origin::Log(_) => None,

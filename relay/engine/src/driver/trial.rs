@@ -38,8 +38,8 @@ impl Trial {
         self.allowed >= page_entries
     }
 
-    /// Records that the submitted messages came back without any change to store, as from a lost
-    /// session.
+    /// Records that the submitted messages came back without any change to store, for example from
+    /// a lost session.
     pub(super) fn came_back(&mut self) {
         self.left = self.allowed;
     }

@@ -122,7 +122,7 @@ impl Machine {
         batch
     }
 
-    /// Lets busy topics go on whose destinations may have room again.
+    /// Lets busy topics continue if their destinations may have room again.
     fn look_at_busy(&mut self) {
         let over = self.blocks.look_at_busy(self.silence.now());
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));

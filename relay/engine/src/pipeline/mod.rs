@@ -124,8 +124,8 @@ impl Pipeline {
         self.status.subscribe()
     }
 
-    /// Returns a receiver of whether this process has had a session with the broker since it took
-    /// the lease. Until then, nothing that waits has been tried.
+    /// Returns a receiver that shows whether this process has had a session with the broker since
+    /// it took the lease. Until then, nothing that waits has been tried.
     #[must_use]
     pub fn session(&self) -> watch::Receiver<bool> {
         self.session.subscribe()

@@ -95,7 +95,7 @@ pub(crate) fn pipeline_ended(name: &RelayName, reason: &str) {
     error!(relay = %name, "{reason}");
 }
 
-/// Reports a bug in this program that ended a run of a pipeline, which another one follows.
+/// Reports a bug in this program that ended a run of a pipeline. Another run follows.
 pub(crate) fn pipeline_restarts(name: &RelayName, reason: &str, pause: Duration) {
     error!(relay = %name, "{reason}; the pipeline restarts in {pause:.1?}, other pipelines continue");
     faults(name).increment(1);

@@ -99,8 +99,8 @@ impl World {
         }
     }
 
-    /// Returns how many entries are missing at the broker that are neither messages on which it
-    /// hangs nor behind one of the same key.
+    /// Returns how many entries are missing at the broker, without messages on which it hangs and
+    /// those behind one of the same key.
     pub(super) fn left_behind(&self) -> usize {
         let published: HashSet<_> = self.broker.iter().map(|message| message.id).collect();
         let mut waits: HashSet<&OrderingKey> = HashSet::new();
