@@ -121,7 +121,7 @@ impl Relay {
     /// confirmations, stores its cursor and releases the lease. It waits without limit while
     /// database or broker are unavailable, or a table is missing. A bug that ends a part of it,
     /// such as a panic, is logged, and the relay begins again after 1 s to a minute:
-    /// [`RelayHealth::is_healthy`] tells when this recurs.
+    /// [`RelayHealth::is_healthy`] shows when this recurs.
     ///
     /// Dropping the future loses nothing, but the next process must wait until the lease expires
     /// (15 s).

@@ -33,9 +33,9 @@ pub(crate) fn quoted(word: &str) -> String {
 }
 
 /// Quotes a word with `$'…'`, whose escapes bash, zsh, ksh and POSIX of 2024 know. Bytes are octal:
-/// `\u` depends on the locale, and the length of `\x` on the shell. So are quotes and exclamation
-/// marks: an interactive bash 3.2 takes an escaped quote for the end of the word, and replaces what
-/// follows a mark with a command from its history.
+/// `\u` depends on the locale, and the length of `\x` on the shell. Quotes and exclamation marks
+/// are octal as well: an interactive bash 3.2 takes an escaped quote for the end of the word, and
+/// replaces what follows a mark with a command from its history.
 fn spelled(word: &str) -> String {
     let mut text = String::from("$'");
     for c in word.chars() {

@@ -106,9 +106,9 @@ async fn reaches(mut status: watch::Receiver<Status>, is_reached: impl Fn(&Role)
     }
 }
 
-/// Waits until the relay has settled everything committed, whichever process leads. Dead messages,
-/// messages held behind them, and paused and scheduled ones stay, and those that the destination
-/// does not accept. Waits forever while the database or the broker is unreachable. Cancel-safe.
+/// Waits until the relay has settled everything committed, whichever process leads. Messages stay
+/// if they are dead, held behind a dead one, paused or scheduled, or if the destination does not
+/// accept them. Waits forever while the database or the broker is unreachable. Cancel-safe.
 async fn drained(log: &dyn LogAdmin, name: &RelayName, now: &Now) -> Left {
     let mut course = Course::default();
     loop {
@@ -199,8 +199,8 @@ struct Still {
 }
 
 impl Still {
-    /// Adds an answer to those before it. If held messages have left, or ones that are tried, it is
-    /// the first one.
+    /// Adds an answer to those before it. If held messages have left, or ones that are tried, it
+    /// counts as the first one.
     fn add(before: Option<Self>, left: Left, now: Instant) -> Self {
         let tried = left.blocked;
         match before {

@@ -167,8 +167,8 @@ mod tests {
         }));
     }
 
-    /// Goal: an audit that cannot have the action is not read. Oracle: the audits that each action
-    /// of keys or sagas is looked for in.
+    /// Goal: an audit that cannot have the action is not read. Oracle: the audits that are searched
+    /// for each action of keys or sagas.
     #[test]
     fn keys_and_sagas_are_read_for_their_own_actions_only() {
         for (action, takes_keys, takes_sagas) in [

@@ -7,7 +7,7 @@ use message::MessageId;
 
 use crate::status::{Symptom, Wait};
 
-/// The time without progress from which a consumer is reported: a restart of a broker, or of
+/// The time without progress after which a consumer is reported: a restart of a broker, or of
 /// another member of its group, takes seconds.
 const STALLED_FROM: Duration = Duration::from_secs(30);
 

@@ -11,7 +11,7 @@ use super::facts::UnreadInbox;
 use super::report::Finding;
 use crate::{InboxConfig, PipelineConfig};
 
-/// Time limit for each of them; for a broker whose steps may take longer, theirs.
+/// Time limit for each of them. If the steps of a broker may take longer, their limit applies.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 const CHECK: &str = "connection";
 

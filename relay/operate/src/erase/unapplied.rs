@@ -28,7 +28,7 @@ pub(super) async fn is_awaited(
     Ok(false)
 }
 
-/// As `relay verify` expects a message in an inbox: nothing is due in one that no consumer has
+/// Expects messages in an inbox as `relay verify` does: nothing is due in one that no consumer has
 /// opened.
 fn is_due(inbox: &InboxPlace, places: &Places, entry: &SelectedEntry, relays: &[&RelayName]) -> bool {
     let publishes = |outbox: &OutboxPlace| {

@@ -161,7 +161,8 @@ pub(super) enum MessageState {
     Published,
     Pending,
     Parked,
-    /// An operator gave it up: it need be nowhere. An attempt before the decision may have arrived.
+    /// An operator gave it up: it need not be anywhere. An attempt before the decision may have
+    /// arrived.
     Discarded,
 }
 

@@ -126,8 +126,8 @@ mod tests {
         assert!(text.contains("Lag: currently unknown, maximum 3 s") && text.contains(">–<"), "{text}");
     }
 
-    /// Goal: noise is no peak. Oracle: the height of the line at a value far below the floor, and
-    /// of one above it.
+    /// Goal: noise does not look like a peak. Oracle: the height of the line at a value far below
+    /// the floor, and of one above it.
     #[test]
     fn a_value_below_the_floor_does_not_fill_the_height() {
         let drawn = |value: f64| {

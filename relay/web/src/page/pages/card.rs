@@ -207,9 +207,9 @@ pub(crate) fn resume(pipeline: &str, pause: &PauseLine, from: &str) -> Markup {
     html! { a class="button" href=(with_query("/pause", &pairs)) { "Resume…" } }
 }
 
-/// A lag below a minute is no peak.
+/// A lag below a minute does not look like a peak.
 const LAG_FLOOR: f64 = 60.0;
-/// A rate below one message per second is no peak.
+/// A rate below one message per second does not look like a peak.
 const RATE_FLOOR: f64 = 1.0;
 /// Few dead messages do not look like many.
 const DEAD_FLOOR: f64 = 10.0;
