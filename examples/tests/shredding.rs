@@ -108,7 +108,7 @@ impl Event for SignedUp {
     const KIND: &'static str = "customer.signed_up";
 }
 
-/// Enqueues the event with its payload encrypted for the customer. The number names nobody.
+/// Enqueues the event with its payload encrypted for the customer. The number identifies no person.
 async fn sign_up(world: &World, keys: &KeyStore, number: i64, name: &str) -> Result<(), Failure> {
     let event = NewMessage::event(&SignedUp { name: name.to_owned() }).key(format!("customer-{number}"));
     let message = event.sealed(keys, &format!("customer-{number}")).await?;

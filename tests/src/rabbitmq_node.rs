@@ -34,8 +34,8 @@ impl RabbitmqNode {
         Self::begin(stage, "first", free_port()?, Vec::new()).await
     }
 
-    /// Starts a node that accepts tokens of OAuth 2 which are signed with this key (HS256), given
-    /// in base64url.
+    /// Starts a node that accepts tokens of OAuth 2 signed with this key (HS256), given in
+    /// base64url.
     ///
     /// # Errors
     /// The task runner failed; the error holds its output.

@@ -70,7 +70,7 @@ async fn left(stage: Stage) -> Outcome {
     assert_eq!(received, messages.iter().map(|message| message.id).collect::<Vec<_>>());
     assert_eq!(admin.count(&queue).await?, 0);
 
-    // The whole is reported when no node is left, with each of them and no secret.
+    // When no node is left, the error names each of them and no secret.
     admin.close().await;
     second.crash().await?;
     let (receipts, _) = Receipts::channel();

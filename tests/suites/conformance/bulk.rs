@@ -21,7 +21,7 @@ tests::cases! { "bulk/{on}/{case}":
 
 /// Number of messages of one transaction.
 const PART: usize = 500;
-/// Numbers of dead messages: one part more than full, and four.
+/// Numbers of dead messages: a little more than one part, and a little more than four parts.
 const FEW: usize = PART + 9;
 const MANY: usize = 4 * PART + 9;
 /// Sessions of an outbox.

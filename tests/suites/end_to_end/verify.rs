@@ -425,7 +425,8 @@ async fn what_is_not_consumed_yet_is_not_missing(stage: Stage, broker: Arc<dyn B
     const MORE: usize = 7;
     let workload = quiet::<Postgres>(&stage, broker).await?;
     let url = &workload.database.url;
-    // Without topics, those of the outbox are asked for, also where nothing is suspect.
+    // Without topics, the group's offsets in those of the outbox are read, even if nothing is
+    // suspect.
     let inbox = format!(
         "[[verify.inbox]]\nconsumer = \"workload\"\nurl = {url:?}\npipelines = [{RELAY:?}]\ngroup = \"workload\"\n"
     );

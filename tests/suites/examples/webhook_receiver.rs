@@ -173,8 +173,8 @@ async fn repeated(stage: Stage) -> Outcome {
     receiver.kill().await
 }
 
-/// Goal: nothing that is not signed by the secret, now, has an effect. Oracle: status; no invoice,
-/// no id in the inbox.
+/// Goal: only a request that was just signed with the secret has an effect. Oracle: status; no
+/// invoice, no id in the inbox.
 async fn untrusted(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let receiver = shop.receive(ANY_PORT, None).await?;

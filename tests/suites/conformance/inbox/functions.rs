@@ -174,7 +174,7 @@ async fn what_a_peer_writes_can_be_stored(database: &Database<Postgres>) {
         DeadLetterId(id.unwrap_or_else(|error| panic!("{with}: {error}")))
     };
 
-    // A time is one or none.
+    // A text becomes a time or null.
     for (text, expected) in [
         ("2026-03-01T12:00:00.123+02:00", Some(datetime!(2026-03-01 10:00:00.123 UTC))),
         ("yesterday", None),
@@ -454,13 +454,14 @@ async fn failures_are_counted_until_the_message_is_admitted(database: &Database<
     assert_eq!(left.fetch_one(&mut *connection).await.unwrap(), 0, "its failures are forgotten");
 }
 
-/// Returns the days that a forgetting of everything before `days` days ago has emptied.
+/// Forgets everything before `days` days ago. Returns the days that this has emptied.
 async fn forgotten(connection: &mut PgConnection, days: i32) -> Result<Vec<Date>, sqlx::Error> {
     let expire = "SELECT inbox_expire_days((clock_timestamp() AT TIME ZONE 'UTC')::date - $1)";
     sqlx::query_scalar(expire).bind(days).fetch_all(connection).await
 }
 
-/// Returns what maintenance could not do by the server's clock and one that differs by some days.
+/// Runs maintenance by a clock that is ahead of the server's by some days. Returns what it could
+/// not do.
 async fn maintain(connection: &mut PgConnection, ahead: i32, retention: i32) -> Vec<String> {
     let maintain = "SELECT inbox_maintain((clock_timestamp() AT TIME ZONE 'UTC')::date + $1, $2)";
     sqlx::query_scalar(maintain).bind(ahead).bind(retention).fetch_all(connection).await.unwrap()

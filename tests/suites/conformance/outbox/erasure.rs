@@ -163,8 +163,8 @@ fn spelled_otherwise<DB: TestDialect>(db: &Database<DB>) -> String {
 }
 
 /// Goal: an erasure for one pipeline erases nothing that another configured one, which has never
-/// led, has still to publish, however the location is spelled. If that is unknown, nothing is
-/// erased. Oracle: the rows, and the reasons in the report.
+/// led, has still to publish, however the location is spelled. If it is unknown whether that one
+/// reads this log, nothing is erased. Oracle: the rows, and the reasons in the report.
 async fn a_pipeline_that_has_never_led_keeps_its_messages<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(of(2, KEY)).await;
     Relay::new(db, &relay()).await.pass(&[]).await;
@@ -258,7 +258,8 @@ async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Databa
     assert!(report.is_whole(), "{report:?}");
     assert_eq!((db.number(ERASED).await, db.number(results).await), (3, 0));
 
-    // An operator need not wait, and neither does a message that the inbox no longer accepts.
+    // An operator need not wait, and an erasure does not wait for a message that the inbox no
+    // longer accepts.
     for is_old in [false, true] {
         db.enqueue(of(1, KEY)).await;
         main.pass(&[]).await;
@@ -366,7 +367,8 @@ async fn an_erased_row_is_never_published<DB: TestDialect>(db: &Database<DB>) {
 }
 
 /// Goal: an erasure is in transactions of at most 500 rows, and one that was stopped is continued
-/// by the same command. Oracle: the rows after a stop after the first transaction, and at the end.
+/// by the same command. Oracle: the rows when it was stopped after the first transaction, and at
+/// the end.
 async fn an_erasure_continues_where_it_was_stopped<DB: TestDialect>(db: &Database<DB>) {
     db.enqueue(of(1_300, KEY)).await;
     Relay::new(db, &relay()).await.pass(&[]).await;

@@ -23,7 +23,7 @@ tests::cases! { "outbox/hosts/{on}/{case}":
     }
 }
 
-/// Returns the URL with a list of hosts before its own, which nothing listens on.
+/// Returns the URL with a host before its own on which nothing listens.
 fn behind_one_that_is_away(url: &str) -> Result<String, Failure> {
     let hosts = hosts_of(url);
     Ok(url.replacen(hosts, &format!("127.0.0.1:{},{hosts}", cluster::free_port()?), 1))

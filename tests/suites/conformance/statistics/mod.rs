@@ -1,9 +1,9 @@
 //! Inbox, keys and sagas with statistics that mislead. The planner either knows nothing of tables
-//! with a million rows, or believes that they are empty, or that emptied tables are full, or takes
-//! what is common in them for common where a call looks. No call
-//! of a service or an operator may touch more than a few pages for each row that it returns.
-//! PostgreSQL itself counts the pages (`pg_stat_statements`), so every statement is covered. The
-//! statements of the outbox have their own suite: `outbox/plans`.
+//! with a million rows, or believes that they are empty, or that emptied tables are full, or that
+//! what is common in them is common where a call looks. No call of a service or an operator may
+//! touch more than a few pages for each row that it returns. PostgreSQL itself counts the pages
+//! (`pg_stat_statements`), so every statement is covered. The statements of the outbox have their
+//! own suite: `outbox/plans`.
 
 mod operate;
 mod work;

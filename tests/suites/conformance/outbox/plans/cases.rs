@@ -298,7 +298,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
 
     add(Relay, "entries.extent", "", 1, 0, s("'main'"));
     add(Relay, "entries.find", "by its id", 1, 0, format!("{cursor},4001,NULL"));
-    // The one that stops it is searched for among all that may stop others, by key and by topic.
+    // The search for the one that stops it covers all that may stop others, by key and by topic.
     add(Relay, "entries.find", "a held one", 1, 2 * PARKED, format!("{cursor},4010,NULL"));
     add(Relay, "entries.find", "by its message id", 1, PARKED, format!("{cursor},NULL,{one}"));
     add(Relay, "entries.select", "unread", 100, 0, format!("{cursor},{PARKED},{LOG},NULL,NULL,NULL,NULL,NULL,100,NULL"));

@@ -136,7 +136,7 @@ pub(super) async fn goes_over_and_back(stage: Stage) -> Outcome {
     let writers = Writers::start(&site.producer, &statements);
     let slot = Slot(admin);
 
-    // Debezium's slot delivers while a relay runs, which would overtake it.
+    // Debezium's slot is read before a relay starts, which would overtake it.
     let mut before = slot.read().await?;
     while before.len() < 60 {
         tokio::time::sleep(Duration::from_millis(50)).await;
