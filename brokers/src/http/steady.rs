@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that has answered and gone: reads have the answer, writes fail.
+    /// A server that has answered and left: reads have the answer, writes fail.
     struct Gone {
         answer: io::Cursor<&'static [u8]>,
         kind: io::ErrorKind,

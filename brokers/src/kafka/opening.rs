@@ -115,7 +115,7 @@ pub(super) struct Partitions {
 /// Decides whether messages of a partition may be sent.
 #[derive(Debug, Default)]
 struct Gate {
-    /// When a message of it was last confirmed; from then on the broker knows the producer.
+    /// When one of its messages was last confirmed. Since then the broker knows the producer.
     confirmed_at: Option<Instant>,
     /// Messages with a key that librdkafka holds unconfirmed.
     unconfirmed: usize,

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Begins transactions beside those of a relay. Returns the id used. Cancel-safe.
 ///
 /// # Errors
-/// [`InspectError`]: the operator's without the right to do so, the broker's when it does not
+/// [`InspectError`]: the right to do so is missing (the operator's fault), or the broker does not
 /// answer.
 pub(super) async fn probe(config: &Config, log: &str, relay: &str) -> Result<String, InspectError> {
     let id = format!("{}/doctor", transactional_id(log, relay));
