@@ -100,10 +100,10 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
             OR state = 'retrying' AND due_at = $3::text::timestamptz AND due_at > clock_timestamp())
         AND ($4::timestamptz IS NULL OR updated_at <= $4) LIMIT 1 FOR UPDATE) AS e";
 
-// $1 relay, $2 ids, $3 when the content of each that was shown was edited, or null: the entries
-// that have other content. Times are compared for equality alone: an edit whose commit took long is
-// older than a confirmation that has not seen it. A separate statement, once the entries are
-// locked: the statement that waited for the lock would read the copies as they were before.
+// $1 relay, $2 ids, $3 for each the time of the edit that was shown, or null: the entries that have
+// other content. Times are compared for equality alone: an edit whose commit took long is older
+// than a confirmation that has not seen it. A separate statement, once the entries are locked: the
+// statement that waited for the lock would read the copies as they were before.
 pub(in crate::postgres) const EDITED_SINCE: &str = "
 SELECT p.id FROM unnest($2::bigint[], $3::timestamptz[]) AS chosen(id, edited_at) CROSS JOIN LATERAL (
     SELECT id, edited_at FROM {schema}outbox_parked
