@@ -141,7 +141,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes of a text in hexadecimal; `None` if it is not.
+/// Returns the bytes of a text in hexadecimal; `None` for any other text.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.is_ascii() || !text.len().is_multiple_of(2) {
         return None;

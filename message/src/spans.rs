@@ -1,4 +1,5 @@
-//! Moves times without leaving their range, and limits that can be added to them.
+//! Moves times without leaving their range, and shortens limits that are too long to be added to
+//! them.
 
 use std::time::Duration;
 

@@ -326,7 +326,7 @@ async fn commit<DB: KeyStore>(db: &Bounded<DB>, tx: OutboxTransaction<DB>) -> Re
     committed.unwrap_or_else(|error| Err(CommitError::at(UnknownCommit::default(), error)))
 }
 
-/// A claim, as the layer continues with it.
+/// The result of a claim, in the form with which the layer continues.
 enum Acquired<T, R> {
     Key(T),
     Answer(Box<Response<R>>),

@@ -43,7 +43,7 @@ impl<S: Store> Worker<S> {
         let entries: Vec<_> = messages.iter().map(|message| self.handling.enter(message.id)).collect();
         let handling = async { self.store.handle_many(tx, messages, received).await.map(|()| None) };
         let called = bounded::call(self.handler_timeout, handling).await;
-        // All of them are in one attempt.
+        // They share one attempt, so the first stands for all.
         if let Some(first) = messages.first() {
             self.status.message_waits().handled(first.id);
         }

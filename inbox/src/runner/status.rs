@@ -16,10 +16,10 @@ const ALIVE_MAX: Duration = Duration::from_secs(60);
 /// Status of a consumer; made by [`Consumer::status`](super::Consumer::status). Cheap to clone and
 /// to ask: it answers from memory.
 ///
-/// Use [`is_alive`](Self::is_alive) for a liveness probe: only then does a restart help. Use
-/// [`is_ready`](Self::is_ready) for a readiness probe, and [`stalled_for`](Self::stalled_for) for
-/// alerts; it also grows while the broker or the database is unavailable. [`waits`](Self::waits)
-/// explains both.
+/// Use [`is_alive`](Self::is_alive) for a liveness probe: a restart helps only when it is false.
+/// Use [`is_ready`](Self::is_ready) for a readiness probe, and [`stalled_for`](Self::stalled_for)
+/// for alerts; it also grows while the broker or the database is unavailable.
+/// [`waits`](Self::waits) explains both.
 #[derive(Debug, Clone)]
 pub struct ConsumerStatus {
     consumer: ConsumerName,

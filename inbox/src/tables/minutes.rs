@@ -24,8 +24,8 @@ impl<DB: Dialect> Tables<DB> {
         add.run(connection).await.map(drop)
     }
 
-    /// Returns the counts of each consumer since a given time, by name, and the last minute in
-    /// which it applied something, as far as `back_to`.
+    /// Returns the counts of each consumer since a given time, by name, and the last minute since
+    /// `back_to` in which it applied something.
     pub(crate) async fn counts(
         &self,
         connection: &mut DB::Connection,

@@ -29,7 +29,7 @@ const FAIL: &str =
     "SELECT to_jsonb(inbox_fail_redrive($1::text, $2::text::bigint, $3::text))::text AS answer,
     NULL::bytea AS payload";
 
-/// A request of an operator for a redrive, which this process has in hand.
+/// An operator's request for a redrive, which this process has in hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedriveRequest(i64);
 
