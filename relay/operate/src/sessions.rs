@@ -152,7 +152,7 @@ mod tests {
         "AAAAAAAAAAAAAAAAAAAA-_".parse().unwrap()
     }
 
-    /// A session that began and was ended by an operator, before this many operations of an action.
+    /// Makes a session that an operator has ended, then this many operations of an action.
     async fn ended_before(action: &str, count: usize) -> Sample {
         let sample = Sample::open().await;
         let places = Places::new().outbox(&sample.pipeline);

@@ -26,9 +26,9 @@ const BLOCKED_MAX: Duration = Duration::from_secs(20);
 const UNACCEPTED_MAX: Duration = Duration::from_secs(900);
 /// Number of consecutive queries that must find nothing to publish.
 const QUIET_LOOKS: u32 = 2;
-/// How long the number of held messages must not fall before they count as staying: those that are
-/// free again are read back, published and confirmed part by part. Where the destination may take
-/// longer for an answer, this time is added.
+/// If the number of held messages does not fall for this long, they count as staying. Those that
+/// are free again are read back, published and confirmed part by part, which takes time. If the
+/// destination may take longer for an answer, that time is added.
 const HELD_STILL: Duration = Duration::from_secs(5);
 
 /// Counts of the messages that stay when nothing more is published automatically.
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(look(&status, true, 81), None, "one of the held ones has left");
     }
 
-    /// Goal: one message on which an HTTP receiver always fails does not keep a job from its end,
+    /// Goal: one message on which an HTTP receiver always fails does not keep a job from ending,
     /// and an outage does not end it. Oracle: the end in virtual time.
     #[test]
     fn what_the_destination_never_accepts_is_not_waited_for_without_end() {

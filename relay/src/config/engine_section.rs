@@ -31,7 +31,7 @@ macro_rules! section {
         }
 
         impl EngineSection {
-            /// Sets what the section gives and the engine takes as it is.
+            /// Sets the given options that the engine takes unchanged.
             fn apply(&self, settings: &mut EngineOptions) {
                 $( if let Some(given) = self.$name { settings.$name = given.into(); } )*
             }

@@ -255,7 +255,7 @@ fn columns(adoption: &Adoption, facts: &Facts) -> Result<(), OperateError> {
 /// The settings of columns whose texts name a message: equal values must be equal texts.
 const NAMES: [&str; 4] = ["columns.id", "columns.topic", "columns.key", "columns.kind"];
 
-/// Returns whether the text of a value follows `DateStyle`, `TimeZone`, `IntervalStyle` or
+/// Returns whether the text of a value depends on `DateStyle`, `TimeZone`, `IntervalStyle` or
 /// `lc_monetary`.
 fn depends_on_session(found: &ColumnFacts) -> bool {
     matches!(found.category.as_str(), "D" | "T") || found.type_name == "money"

@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(result.unwrap_err().places, [0, 2]);
     }
 
-    /// A broker that takes 40 s to open a session, as behind many steps with their own limits.
+    /// A broker that takes 40 s to open a session, for example in many steps with their own limits.
     struct Slow;
 
     #[async_trait::async_trait]

@@ -104,7 +104,7 @@ pub(crate) fn or_dash(value: Option<impl ToString>) -> String {
 mod tests {
     use super::*;
 
-    /// A pipe whose reader has taken some writes and then gone.
+    /// A pipe whose reader has taken some writes and then left.
     struct Pipe(u32);
 
     impl Write for Pipe {

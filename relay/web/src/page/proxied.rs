@@ -233,8 +233,8 @@ mod tests {
     }
 
     /// Goal: a proxy that adds its groups to those of a client makes nobody an operator. Oracle:
-    /// the request is refused by the name of the header, whichever of the two comes first, also
-    /// where everybody may see the page.
+    /// the request is refused by the name of the header, whichever of the two comes first, even if
+    /// everybody may see the page.
     #[test]
     fn groups_that_come_twice_are_refused() {
         let everybody = ProxyLogin { viewers: vec![String::from("*")], ..settings() };

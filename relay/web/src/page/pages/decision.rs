@@ -348,7 +348,7 @@ fn failed_again(standing: &Standing) -> bool {
     matches!(standing.what, "dead again" | "failed again")
 }
 
-/// Renders a situation, in the colour of its success.
+/// Renders what became of a message, in a colour that shows whether this is a success.
 fn of_standing(what: &str) -> Markup {
     match what {
         "dead again" | "failed again" => tone("bad", what),
