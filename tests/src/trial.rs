@@ -121,7 +121,7 @@ fn run_on(trials: Vec<Trial>, threads: usize) -> ExitCode {
 /// How long each test of this binary took, beside the others that ran with it.
 static SECONDS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
 
-/// The number of slow tests that are named after a run.
+/// The number of slow tests that are listed at the end of a run.
 const SLOWEST: usize = 10;
 
 /// Names the slowest tests: to shorten the gate, begin with these.

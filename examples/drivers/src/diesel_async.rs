@@ -124,7 +124,7 @@ async fn end<T>(
             Manager::commit_transaction(connection).await?;
             Ok(handled)
         }
-        // The first error says more than one of the rollback.
+        // The first error says more than an error of the rollback would.
         Err(failure) => {
             let _ = Manager::rollback_transaction(connection).await;
             Err(failure)

@@ -26,7 +26,7 @@ impl OrderPlaced {
     /// Reads the event of a message.
     ///
     /// # Errors
-    /// The payload is another JSON.
+    /// The payload is not the JSON of this event.
     pub fn read(message: &Message) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(&message.payload)
     }

@@ -99,7 +99,7 @@ async fn end<T>(
             transaction.commit().await?;
             Ok(handled)
         }
-        // The first error says more than one of the rollback.
+        // The first error says more than an error of the rollback would.
         Err(failure) => {
             let _ = transaction.rollback().await;
             Err(failure)

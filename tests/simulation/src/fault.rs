@@ -182,7 +182,7 @@ pub enum FaultKind {
     TopicSlow { topic: u8, for_ms: u32, room: u8 },
     /// Such a destination fails on each message of a topic for a while, and then as a whole.
     TopicFails { topic: u8, for_ms: u32 },
-    /// Such a destination asks for a pause for a while.
+    /// For a while, such a destination asks for pauses.
     TopicWaits { topic: u8, for_ms: u32 },
     /// All subscriptions break.
     SubscriptionsLost,

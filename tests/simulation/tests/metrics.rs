@@ -234,7 +234,7 @@ fn monitor(looks_max: u64, lasts: Duration) {
     });
 }
 
-/// Goal: gauges do not stay as they were when the queries end by a bug, or when the relay is
+/// Goal: gauges do not stay as they were when a bug ends the queries, or when the relay is
 /// forgotten. Oracle: a scrape after the first query, which panics, after the second one, and after
 /// the relay is gone.
 #[test]

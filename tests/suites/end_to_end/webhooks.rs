@@ -72,7 +72,7 @@ impl<DB: Dialect> Receiver<DB> {
         let mut next = Some(first);
         loop {
             let Some(listener) = next.take() else {
-                // The address may still be in use by connections of the previous life.
+                // The address may still be in use by connections of the previous run.
                 match TcpListener::bind(address).await {
                     Ok(listener) => next = Some(listener),
                     Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,

@@ -54,7 +54,7 @@ struct Placed {
     cents: i64,
 }
 
-/// A connection of HTTP/2 to the service.
+/// An HTTP/2 connection to the service.
 struct Channel(SendRequest<Body>);
 
 impl Service<hyper::Request<Body>> for Channel {
@@ -110,7 +110,7 @@ async fn send(
     Ok(answer)
 }
 
-/// Returns the value of a metadata, or an empty string.
+/// Returns the value of a metadata entry, or an empty string.
 fn metadata<'a>(all: &'a MetadataMap, name: &str) -> &'a str {
     all.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
@@ -234,8 +234,8 @@ async fn at_once(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a refusal is the outcome of its call; a failure is none, and the next attempt runs.
-/// Neither leaves anything behind. Oracle: statuses, orders, messages.
+/// Goal: a refusal is the outcome of its call; a failure is not, and the next attempt runs. Neither
+/// leaves anything behind. Oracle: statuses, orders, messages.
 async fn failed(stage: Stage) -> Outcome {
     let shop = Shop::open(stage).await?;
     let service = shop.serve(None).await?;

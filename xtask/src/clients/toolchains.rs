@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// A program that the clients are built with or run by.
+/// A program that builds or runs clients.
 struct Toolchain {
     /// The program and arguments with which it succeeds if its version suffices.
     command: &'static [&'static str],

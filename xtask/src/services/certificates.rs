@@ -30,7 +30,7 @@ impl Certificates {
         if !made.file("client.pem").exists() {
             make(&made)?;
         }
-        // And this one of the issuer's.
+        // This is the last file of the issuer.
         if !made.file("jwks.json").exists() {
             make_issuer(&made)?;
         }

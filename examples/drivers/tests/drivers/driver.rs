@@ -1,4 +1,4 @@
-//! The questions of cases to a driver.
+//! The operations that the cases need from a driver.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Barrier};

@@ -98,7 +98,7 @@ impl Pending {
         self.purge(&mut state.database);
     }
 
-    /// The replica becomes the server, as far as it has come. Every session breaks.
+    /// The replica becomes the server, with what it has copied so far. Every session breaks.
     pub(super) fn fail_over(&self, state: &mut State) -> Option<()> {
         state.run += 1;
         state.database = state.replica.take()?;

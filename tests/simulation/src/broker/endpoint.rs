@@ -18,7 +18,7 @@ const STREAK: usize = 4;
 enum Mood {
     /// It works on one message after the other, and this many may wait for it.
     Slow { room: u8, answers: VecDeque<Instant> },
-    /// It fails on every message, which is its own failure once these are many.
+    /// It fails on every message. After many messages, it counts as failing itself.
     Fails { on: BTreeSet<MessageId> },
     /// It asks for the next attempt once this is over.
     Waits,

@@ -355,7 +355,7 @@ async fn a_long_pause_of_another_process_is_kept<DB: TestDatabase>(database: &Da
         DB::sql(&mut tx, Box::leak(statement.into_boxed_str())).await.unwrap();
         tx.commit().await.unwrap();
     };
-    // As postponed by a process whose backoff grows to six hours.
+    // A process whose backoff grows to six hours can postpone it this far.
     moved(4).await;
     let letters = dead_letters(&inbox).await;
     for payload in ["a", "y"] {

@@ -384,8 +384,8 @@ async fn a_hung_statement_of_a_held_message_ends_with_its_handler_on_postgres(da
         swallows: false,
     };
     let holding = holding(&inbox, &broker, Effect::works(), None).handler(handler).attempts_max(2);
-    // Long enough for the work before the statement. Where that takes longer, the handler is ended
-    // in it, and the dead letter is the same.
+    // Long enough for the work before the statement. If that work takes longer, the handler is
+    // ended during it, and the dead letter is the same.
     let running = start(holding.handler_timeout(Duration::from_secs(1)));
     until("it is dead", async || dead_letters(&inbox).await[0].reason == Reason::Poison).await;
     running.stop().await;

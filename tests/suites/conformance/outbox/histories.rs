@@ -208,7 +208,7 @@ async fn an_edit_beside_a_detached_segment_names_it(db: &Database<Postgres>) {
     let entry = follower.all().await.remove(0);
     let stored = checkpoint_store.checkpoint(epoch, &follower.cursor(), &[dead(&entry)]).await.unwrap();
     assert_eq!(stored, Fenced::Held);
-    // As for a message that was too large to be copied.
+    // This is the state of a message that was too large to be copied.
     db.run("UPDATE outbox_parked SET payload = NULL, headers = NULL").await;
     let segment: String =
         sqlx::query_scalar("SELECT tableoid::regclass::text FROM outbox_message ORDER BY id DESC LIMIT 1")

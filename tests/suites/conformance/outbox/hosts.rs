@@ -80,7 +80,7 @@ async fn read_only(stage: Stage) -> Outcome {
         );
     }
     assert!(leads(&format!("{url}?target_session_attrs=primary")).await?);
-    // A pool keeps such a session, instead of one connect for each use.
+    // A pool keeps such a session instead of connecting for each use.
     let pool: PgPool = outbox::pool_with(&format!("{url}?target_session_attrs=primary"), |options| {
         options.max_connections(1)
     })

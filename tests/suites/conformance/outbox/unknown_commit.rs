@@ -144,7 +144,7 @@ async fn a_commit_that_never_arrived_is_run_again(db: &Database<Postgres>) {
     pool.close().await;
 }
 
-/// Oracle: the runs and the rows, where a panic would make the caller run the transaction again.
+/// Oracle: the runs and the rows. A panic would make the caller run the transaction again.
 async fn a_commit_may_be_looked_up_without_a_limit(db: &Database<Postgres>) {
     let (pool, left) = cut_pool(db, Cut::After, 1).await;
     let retry = outbox::RetryPolicy::default().resolve_timeout(std::time::Duration::MAX);

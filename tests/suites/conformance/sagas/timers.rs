@@ -144,7 +144,7 @@ async fn a_long_pause_of_another_process_is_kept<DB: Tables>(db: Database<DB>) {
     worker.stop().await;
     let (failed, _) = show(&sagas, "a").await;
     assert!(failed.outline.worker.is_none() && failed.outline.error.is_some(), "{failed:?}");
-    // As postponed by a process whose backoff grows to six hours.
+    // A process whose backoff grows to six hours can postpone it this far.
     db.execute(DB::HOURS_AHEAD).await.unwrap();
     assert_eq!(sagas.wake_stranded().await.unwrap(), 0);
     db.execute(DB::AHEAD).await.unwrap();

@@ -150,10 +150,10 @@ async fn two_promotions(stage: Stage) -> Outcome {
 }
 
 /// Goal: a primary, which is first in the list, becomes read-only by default under its open
-/// sessions, as before it is replaced, and the standby is promoted meanwhile. Pools leave the
-/// server, and a relay that starts passes it over, although it still answers. Oracle: the checker
-/// on the contents of the promoted server; no order and no session of the pools is left on the
-/// other one.
+/// sessions, as if it were about to be replaced, and the standby is promoted meanwhile. Pools leave
+/// the server, and a relay that starts passes it over, although it still answers. Oracle: the
+/// checker on the contents of the promoted server; no order and no session of the pools is left on
+/// the other one.
 async fn demoted(stage: Stage) -> Outcome {
     let pair = Pair::start(&stage, FirstInTheList::Primary).await?;
     let workload = &pair.workload;

@@ -118,7 +118,7 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
         assert_eq!(answer.status, 401, "{name}");
         assert!(answer.body.contains("the proxy has named nobody"), "{}", answer.body);
     }
-    // Guesses are slowed down as those of passwords are.
+    // Guesses are slowed down like those of passwords.
     let tries = (0..24).map(|_| operator.get("/"));
     let mut statuses = Vec::new();
     for answer in futures_util::future::join_all(tries).await {
