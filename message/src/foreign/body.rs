@@ -41,7 +41,7 @@ impl<'a> Object<'a> {
         Self::unchecked(what, body).map(Self::checked).transpose()
     }
 
-    /// Reads a text as an object, of which a member may occur twice or be missing; `None` if it is
+    /// Reads a text as an object, whose members may be missing or occur twice; `None` if it is
     /// anything else. To be [`checked`](Self::checked) once its form is known.
     pub(super) fn unchecked(what: &'static str, body: &'a [u8]) -> Option<Self> {
         let members = serde_json::from_slice(body).ok()?;

@@ -593,7 +593,7 @@ fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
     }
     assert_eq!(bench.machine.readmitted_len(), window / 2, "and so has what is scheduled");
     bench.last = 1_000;
-    // Each is the end of a difference as well, which takes a place.
+    // With each entry a difference ends, which also takes a place.
     for number in 0..window / 4 {
         assert!(bench.machine.has_room(), "{number} entries of the log");
         bench.read(&message_for("t", &number.to_string()));

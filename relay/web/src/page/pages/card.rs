@@ -348,8 +348,8 @@ mod tests {
         assert!(of_billing(&consumer(3, 0, "")).contains("<form"), "nothing is held");
     }
 
-    /// Goal: what one message contains is in no address. Oracle: links and fields of a card whose
-    /// only error has an id and an address.
+    /// Goal: no address contains details of a single message. Oracle: links and fields of a card
+    /// whose only error has an id and an address.
     #[test]
     fn an_address_has_no_numbers_of_a_message() {
         let error = "no answer from 10.1.2.3:5432 about order 01a21987-9bca-7af8-8184-ba681445d351";
