@@ -10,6 +10,7 @@
 
 mod cases;
 mod touched;
+mod unlisted;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +27,7 @@ tests::cases! { "outbox/plans/{on}/{case}":
         a_checkpoint_touches_what_it_changes,
         no_statement_follows_the_statistics,
     }
+    modules { unlisted }
 }
 
 /// The tables that accompany the log.
