@@ -177,6 +177,7 @@ impl Lead {
                 self.connector,
                 settings.backoff(),
                 trusted.clone(),
+                self.telemetry.clone(),
                 self.host.clone(),
             ),
             settings,

@@ -177,6 +177,15 @@ impl Telemetry {
         warn!(relay = %self.relay, "lease lost: another process has taken over, or the database did not answer in time");
     }
 
+    pub(crate) fn not_publishing(&self, messages: usize) {
+        warn!(relay = %self.relay, messages, "the lease may have expired: not publishing");
+    }
+
+    pub(crate) fn stores_last_mark(&self, transaction: u64, changes: usize) {
+        info!(relay = %self.relay, transaction, changes, "the last transaction was committed, but its checkpoint was \
+            not stored; the relay stores it now");
+    }
+
     pub(crate) fn database_failed(&self, failure: &LogError, pause: Duration) {
         counter!("relay_database_failures_total", "relay" => self.label(), "fault" => failure.fault().as_str())
             .increment(1);
