@@ -132,24 +132,17 @@ impl OnExpired {
 }
 
 impl ClaimOptions {
-    /// Sets the lease.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
+    message::setters! {
+        /// Sets the lease.
+        lease: Duration,
+        /// Sets the policy for a key whose lease has expired.
+        on_expired: OnExpired,
     }
 
     /// Sets how long the outcome is kept.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
-        self
-    }
-
-    /// Sets the policy for a key whose lease has expired.
-    #[must_use]
-    pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
-        self.on_expired = on_expired;
         self
     }
 
@@ -184,54 +177,22 @@ impl ClaimOptions {
 }
 
 impl KeyOptions {
-    /// Sets the maximum retention of any operation, and the default of each.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets how long decisions of operators are kept.
-    #[must_use]
-    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
-        self
-    }
-
-    /// Sets the PostgreSQL schema of the table.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
-    }
-
-    /// Sets the interval of maintenance.
-    #[must_use]
-    pub fn maintain_every(mut self, maintain_every: Duration) -> Self {
-        self.maintain_every = maintain_every;
-        self
-    }
-
-    /// Sets how long a call to the database may take.
-    #[must_use]
-    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// Sets the maximum number of requests of this process that wait for the outcome of another
-    /// one.
-    #[must_use]
-    pub fn waiters_max(mut self, waiters_max: usize) -> Self {
-        self.waiters_max = waiters_max;
-        self
-    }
-
-    /// Sets the maximum number of requests of this process that wait for one key.
-    #[must_use]
-    pub fn waiters_per_key_max(mut self, waiters_per_key_max: usize) -> Self {
-        self.waiters_per_key_max = waiters_per_key_max;
-        self
+    message::setters! {
+        /// Sets the maximum retention of any operation, and the default of each.
+        retention: Duration,
+        /// Sets how long decisions of operators are kept.
+        audit_retention: Duration,
+        /// Sets the PostgreSQL schema of the table.
+        schema as Option<Identifier>,
+        /// Sets the interval of maintenance.
+        maintain_every: Duration,
+        /// Sets how long a call to the database may take.
+        call_timeout: Duration,
+        /// Sets the maximum number of requests of this process that wait for the outcome of another
+        /// one.
+        waiters_max: usize,
+        /// Sets the maximum number of requests of this process that wait for one key.
+        waiters_per_key_max: usize,
     }
 }
 

@@ -72,6 +72,7 @@ mod proof;
 mod publisher;
 mod runtime;
 mod sealing;
+mod setters;
 mod shield;
 mod spans;
 mod splitter;

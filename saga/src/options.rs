@@ -76,67 +76,25 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Sets how many sagas run at once in this process.
-    #[must_use]
-    pub fn concurrency(mut self, concurrency: NonZeroU32) -> Self {
-        self.concurrency = concurrency;
-        self
-    }
-
-    /// Sets how long a worker that died keeps its sagas.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Sets the longest pause between two polls for work.
-    #[must_use]
-    pub fn poll_max(mut self, poll_max: Duration) -> Self {
-        self.poll_max = poll_max;
-        self
-    }
-
-    /// Sets the number of consecutive failures after which a saga is stuck.
-    #[must_use]
-    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
-        self.attempts_max = attempts_max;
-        self
-    }
-
-    /// Sets the pauses between attempts.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets how long a saga that has ended is remembered.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets how long decisions of operators are kept.
-    #[must_use]
-    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
-        self
-    }
-
-    /// Sets how long a call to the database may take.
-    #[must_use]
-    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// Sets how long a stopping worker waits for its sagas.
-    #[must_use]
-    pub fn shutdown_grace(mut self, shutdown_grace: Duration) -> Self {
-        self.shutdown_grace = shutdown_grace;
-        self
+    message::setters! {
+        /// Sets how many sagas run at once in this process.
+        concurrency: NonZeroU32,
+        /// Sets how long a worker that died keeps its sagas.
+        lease: Duration,
+        /// Sets the longest pause between two polls for work.
+        poll_max: Duration,
+        /// Sets the number of consecutive failures after which a saga is stuck.
+        attempts_max: u32,
+        /// Sets the pauses between attempts.
+        backoff: Backoff,
+        /// Sets how long a saga that has ended is remembered.
+        retention: Duration,
+        /// Sets how long decisions of operators are kept.
+        audit_retention: Duration,
+        /// Sets how long a call to the database may take.
+        call_timeout: Duration,
+        /// Sets how long a stopping worker waits for its sagas.
+        shutdown_grace: Duration,
     }
 
     pub(crate) fn bounded(self) -> Self {

@@ -50,25 +50,13 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// Sets the lease.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Sets the holder that operators see.
-    #[must_use]
-    pub fn holder(mut self, holder: impl Into<String>) -> Self {
-        self.holder = holder.into();
-        self
-    }
-
-    /// Sets the PostgreSQL schema.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
+    message::setters! {
+        /// Sets the lease.
+        lease: Duration,
+        /// Sets the holder that operators see.
+        holder: String,
+        /// Sets the PostgreSQL schema.
+        schema as Option<Identifier>,
     }
 
     /// Sets the source of the time, for tests.
