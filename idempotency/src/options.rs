@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use message::token::{DriftWindow, InvalidWindow};
+use message::OutOfBounds;
+use message::token::DriftWindow;
 use migrations::Identifier;
 use outbox::{
     AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
@@ -155,23 +156,17 @@ impl ClaimOptions {
 
     /// Returns the times of tokens that may run without a record; `None` when any key is accepted.
     /// Call it on the options in force, which have a retention.
-    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
+    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OutOfBounds> {
         let Some(skew_max) = self.token_skew_max else { return Ok(None) };
         let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);
-        let window = DriftWindow::new(retention.saturating_sub(skew_max), skew_max);
-        window.map(Some).map_err(|InvalidWindow { what, value, min, max }| OptionOutOfBounds {
-            what,
-            value,
-            min,
-            max,
-        })
+        DriftWindow::new(retention.saturating_sub(skew_max), skew_max).map(Some)
     }
 
     /// Checks the bounds and returns the retention in force.
-    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OptionOutOfBounds> {
-        bounded("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
+    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OutOfBounds> {
+        OutOfBounds::check("lease", self.lease, LEASE_MIN..=LEASE_MAX)?;
         let retention = self.retention.unwrap_or(longest);
-        bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
+        OutOfBounds::check("retention of an operation", retention, KEY_RETENTION_MIN..=longest)?;
         Ok(retention)
     }
 }
@@ -197,35 +192,15 @@ impl KeyOptions {
 }
 
 impl KeyOptions {
-    pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
-        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
-        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
-        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)?;
-        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)
+    pub(crate) fn check(&self) -> Result<(), OutOfBounds> {
+        let retention = KEY_RETENTION_MIN..=KEY_RETENTION_MAX;
+        let audit = AUDIT_RETENTION_MIN..=AUDIT_RETENTION_MAX;
+        let pause = MAINTAIN_EVERY_MIN..=MAINTAIN_EVERY_MAX;
+        OutOfBounds::check("retention of idempotency keys", self.retention, retention)?;
+        OutOfBounds::check("audit retention", self.audit_retention, audit)?;
+        OutOfBounds::check("pause of maintenance", self.maintain_every, pause)?;
+        OutOfBounds::check("call timeout", self.call_timeout, CALL_TIMEOUT_MIN..=CALL_TIMEOUT_MAX)
     }
-}
-
-/// An option is out of bounds. The program's fault.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
-pub struct OptionOutOfBounds {
-    /// The option.
-    pub what: &'static str,
-    /// Its value.
-    pub value: Duration,
-    /// The smallest accepted.
-    pub min: Duration,
-    /// The largest accepted.
-    pub max: Duration,
-}
-
-fn bounded(
-    what: &'static str,
-    value: Duration,
-    min: Duration,
-    max: Duration,
-) -> Result<(), OptionOutOfBounds> {
-    if (min..=max).contains(&value) { Ok(()) } else { Err(OptionOutOfBounds { what, value, min, max }) }
 }
 
 #[cfg(test)]
@@ -240,6 +215,6 @@ mod tests {
         assert_eq!(options.retention(KEY_RETENTION_MIN).check(longest), Ok(KEY_RETENTION_MIN));
         assert!(options.retention(longest * 2).check(longest).is_err());
         let told = options.lease(Duration::ZERO).check(longest).unwrap_err().to_string();
-        assert_eq!(told, "the lease is 0ns; choose 1s to 86400s");
+        assert_eq!(told, "the lease is 0s; choose 1s to 1d");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, OutOfBounds};
 use migrations::Identifier;
 use outbox::{
     AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
@@ -128,20 +128,13 @@ impl InboxOptions {
 
 impl InboxOptions {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        let bounded = |what, value, min, max| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(OpenError::OutOfBounds { what, value, min, max })
-            }
-        };
-        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
-        bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
-        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
-        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
-        let min = INCOMPLETE_RETENTION_MIN;
-        let max = RETENTION_MAX;
-        bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
+        let audit = AUDIT_RETENTION_MIN..=AUDIT_RETENTION_MAX;
+        let incomplete = INCOMPLETE_RETENTION_MIN..=RETENTION_MAX;
+        OutOfBounds::check("audit retention", self.audit_retention, audit)?;
+        OutOfBounds::check("retention", self.retention, RETENTION_MIN..=RETENTION_MAX)?;
+        OutOfBounds::check("call timeout", self.call_timeout, CALL_TIMEOUT_MIN..=CALL_TIMEOUT_MAX)?;
+        OutOfBounds::check("allowed clock skew", self.skew_max, Duration::ZERO..=SKEW_MAX_MAX)?;
+        OutOfBounds::check("retention of incomplete messages", self.incomplete_retention, incomplete)?;
         if !(1..=DAYS_AHEAD_MAX).contains(&self.days_ahead) {
             return Err(OpenError::DaysAhead { days: self.days_ahead });
         }
