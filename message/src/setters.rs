@@ -64,6 +64,7 @@ mod tests {
         width: u8,
     }
 
+    #[expect(unreachable_pub, reason = "setters are public")]
     impl Options {
         setters! {
             name: String,
