@@ -29,6 +29,17 @@ pub(super) struct Failure {
     pub(super) retry_after: Option<Duration>,
 }
 
+/// The evidence that the end of a request gives about its endpoint.
+#[derive(Debug)]
+pub(super) enum Shown {
+    /// It has answered about the message.
+    Answered,
+    /// It has failed.
+    Failed(Failure),
+    /// None: the message could not be sent at all.
+    Nothing,
+}
+
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
