@@ -221,8 +221,10 @@ impl Failure {
     }
 
     /// Returns the failure of an endpoint that takes messages more slowly than they come.
-    pub(super) fn behind(waiting: usize) -> Self {
-        let text = format!("it is slower than its messages come, and {waiting} of them wait for it already");
+    pub(super) fn behind() -> Self {
+        // Always the same text: each different error of an entry is kept.
+        let text =
+            String::from("it is slower than its messages come, and enough of them wait for it already");
         Self { kind: Kind::Saturated, text, retry_after: None }
     }
 

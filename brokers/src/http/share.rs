@@ -149,7 +149,7 @@ impl Share {
         let depth = if is_tried { concurrency } else { depth };
         let bytes = self.waiting_bytes + job.message.wire_bytes();
         let has_no_room = self.waiting >= depth || (self.waiting >= concurrency && bytes > WAITING_BYTES_MAX);
-        has_no_room.then(|| Failure::behind(self.waiting))
+        has_no_room.then(Failure::behind)
     }
 
     /// Returns how many messages may wait; `None` if any number.
@@ -181,7 +181,7 @@ impl Share {
             beyond.extend(lane.waiting.drain(kept..));
         }
         beyond.sort_unstable_by_key(|waiting| Reverse(waiting.number));
-        let failure = Failure::behind(depth);
+        let failure = Failure::behind();
         for Waiting { job, .. } in beyond {
             self.leaves(&job);
             job.fail(&failure);

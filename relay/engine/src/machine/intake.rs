@@ -86,6 +86,7 @@ impl Machine {
     pub(super) fn queue(&mut self, item: Item) {
         let (key, topic, waits) = (item.message.key.clone(), item.message.topic.clone(), item.waits);
         let goes_last = self.goes_last(&item);
+        self.blocks.admitted(topic.as_str());
         let ticket = self.window.push(item);
         if waits {
             let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
@@ -135,6 +136,7 @@ impl Machine {
                 // the rest.
                 ExceptionState::Retrying
                     if self.blocks.waits_for_probe(exception.entry.topic(), id)
+                        || self.blocks.is_full(exception.entry.topic())
                         || self.blocks.is_paused(exception.entry.topic(), exception.entry.key()) =>
                 {
                     let Exception { entry, attempts, .. } = &exception;
@@ -189,6 +191,14 @@ impl Machine {
     /// Returns which held entries to read now.
     pub(crate) fn held_asks(&mut self) -> Vec<HeldAsk> {
         self.blocks.asks()
+    }
+
+    /// Returns how many entries to read of these queues together, if all of them are of busy
+    /// topics: more would be read in vain.
+    #[must_use]
+    pub(crate) fn held_len(&self, asks: &[HeldAsk]) -> Option<usize> {
+        let share = |ask: &HeldAsk| self.blocks.held.share(QueueHash::of_name(&ask.queue));
+        asks.iter().map(share).sum()
     }
 
     /// Returns where to continue reading queue names: after this queue, or from the start if the
@@ -247,6 +257,8 @@ impl Machine {
         passed: &mut Option<(String, EntryId)>,
     ) -> Read {
         let mut last = EntryId(from.0.saturating_sub(1));
+        let mut share = self.blocks.held.share(queue);
+        let mut topic = None;
         for exception in page.exceptions {
             let (id, entry) = (exception.entry.id, &exception.entry);
             if let Some(unstored) = self.blocks.held.shown(queue, id) {
@@ -273,12 +285,22 @@ impl Machine {
                 && !self.blocks.take_witness(entry.topic(), entry.key(), id)
             {
                 return Read::StoppedAt(id);
+            } else if share == Some(0) && self.blocks.leaves_to_next_turn(entry.topic()) {
+                return Read::StoppedAt(id);
             } else {
+                share = share.map(|left| left.saturating_sub(1));
+                topic = share.map(|_| entry.topic().to_owned());
                 self.readmit(exception, Origin::Held);
             }
             last = id;
         }
-        if page.exhausted { Read::All } else { Read::UpTo(last) }
+        if page.exhausted {
+            return Read::All;
+        }
+        if topic.is_some_and(|topic| self.blocks.leaves_to_next_turn(&topic)) {
+            return Read::StoppedAt(EntryId(last.0.saturating_add(1)));
+        }
+        Read::UpTo(last)
     }
 
     /// Queues the entries that waited until their queue had been read back.

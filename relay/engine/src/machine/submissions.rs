@@ -124,7 +124,10 @@ impl Machine {
 
     /// Lets busy topics go on whose destinations may have room again.
     fn look_at_busy(&mut self) {
-        let over = self.blocks.look_at_busy(self.silence.now());
+        let Self { window, blocks, .. } = self;
+        let has =
+            |topic: &str| window.open().filter(|(_, item)| item.message.topic.as_str() == topic).count();
+        let over = blocks.look_at_busy(self.silence.now(), has);
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
     }
 
