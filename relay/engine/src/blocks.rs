@@ -359,6 +359,17 @@ impl Blocks {
         is_busy.then(|| self.busy.refused(topic, now, in_flight))
     }
 
+    /// Records that a destination that a message names itself had no room for it, see
+    /// [`Busy::named_refused`].
+    pub(crate) fn named_saturated(&mut self, reason: &str, now: Duration) -> bool {
+        self.busy.named_refused(reason, now)
+    }
+
+    /// Returns such destinations that are no longer busy.
+    pub(crate) fn named_over(&mut self, now: Duration) -> Vec<String> {
+        self.busy.named_over(now)
+    }
+
     /// Records that an entry of the topic is no longer with the publisher. A busy topic may go on.
     pub(crate) fn left(&mut self, topic: &str) {
         if self.busy.left(topic) {

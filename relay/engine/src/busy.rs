@@ -36,10 +36,17 @@ const GROWTH: usize = 8;
 /// Maximum queues of a topic that are listed. A walk that begins behind them lists the others.
 const LISTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
+/// Maximum destinations that messages name themselves and that are remembered as busy. The others
+/// are only counted.
+const NAMED_MAX: usize = 1_000;
+
 /// The busy topics, those whose entries are held now included.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     topics: BTreeMap<String, Topic>,
+    /// Destinations that messages name themselves, by the reason that they give, and when each had
+    /// no room last. Their messages are retried one by one.
+    named: BTreeMap<String, Duration>,
     /// The time of the last look, since the lease was taken.
     now: Duration,
 }
@@ -218,6 +225,26 @@ impl Busy {
         topic.growth = (topic.limit / GROWTH).max(1);
         topic.owed = Owed::Later;
         is_news
+    }
+
+    /// Records that a destination that a message names itself had no room for it. Returns whether
+    /// it was not busy before.
+    pub(crate) fn named_refused(&mut self, reason: &str, now: Duration) -> bool {
+        if let Some(last) = self.named.get_mut(reason) {
+            *last = now;
+            return false;
+        }
+        let is_news = self.named.len() < NAMED_MAX;
+        if is_news {
+            self.named.insert(reason.to_owned(), now);
+        }
+        is_news
+    }
+
+    /// Returns the reasons of such destinations that are no longer busy, and forgets them.
+    pub(crate) fn named_over(&mut self, now: Duration) -> Vec<String> {
+        let over = self.named.extract_if(.., |_, last| now.saturating_sub(*last) >= LASTS);
+        over.map(|(reason, _)| reason).collect()
     }
 
     /// Records that an entry of a topic was let through.

@@ -302,7 +302,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
                  why: no queue is bound… (≥ 1000 of them, and 1 other error)\n  \
                  relay dead list --pipeline shipping\n\
                  shipping: 41 messages are waiting behind an earlier message with the same key, or because a \
-                 topic is stopped, for 7h3m\n  \
+                 topic is stopped, paused or busy, for 7h3m\n  \
                  relay dead list --state held --pipeline shipping"
             ),
             "{text}"

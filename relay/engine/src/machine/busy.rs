@@ -265,6 +265,36 @@ fn a_busy_topic_that_fails_is_stopped() {
     assert!(slow.events.iter().any(|event| matches!(event, Event::TopicBlocked { .. })));
 }
 
+/// Goal: a slow destination that messages name themselves is reported once, and not with each of
+/// its messages. Oracle: the events.
+#[test]
+fn a_slow_destination_that_messages_name_is_reported_once() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    (0..9).for_each(|key| bench.read(&message_for("t", &format!("k{key}"))));
+    let full = |at: &str| PublishError::new(Fault::Broker, FaultScope::Message, at).saturated();
+    for (number, Submission { ticket, .. }) in bench.machine.submissions(9).into_iter().enumerate() {
+        let at = if number % 2 == 0 { "a.example is full" } else { "b.example is full" };
+        bench.machine.receipt(Receipt { ticket, outcome: Err(full(at)) }, 0.5);
+    }
+    let events = bench.machine.take_events();
+    let named = |event: &Event| match event {
+        Event::NamedBusy { reason } => Some(reason.clone()),
+        _ => None,
+    };
+    let named: Vec<_> = events.iter().filter_map(named).collect();
+    assert_eq!(named, ["a.example is full", "b.example is full"]);
+    let is_quiet = |event: &&Event| matches!(event, Event::Postponed(parked) if parked.state == ExceptionState::Retrying);
+    assert_eq!(events.iter().filter(is_quiet).count(), 9);
+    assert!(events.iter().all(|event| !matches!(event, Event::Parked(_)) && !is_of_stop(event)));
+    bench.at(59_999);
+    bench.machine.submissions(9);
+    assert!(bench.machine.take_events().is_empty());
+    bench.at(60_000);
+    bench.machine.submissions(9);
+    let over = bench.machine.take_events();
+    assert!(over.len() == 2 && over.iter().all(|event| matches!(event, Event::NamedNotBusy { .. })));
+}
+
 /// Goal: a destination is not asked before the time that it has named. Oracle: the delay of the
 /// retry, for a topic and for a message, and that a shorter time changes nothing.
 #[test]

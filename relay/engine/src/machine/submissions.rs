@@ -129,6 +129,8 @@ impl Machine {
             |topic: &str| window.open().filter(|(_, item)| item.message.topic.as_str() == topic).count();
         let over = blocks.look_at_busy(self.silence.now(), has);
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
+        let over = blocks.named_over(self.silence.now());
+        self.events.extend(over.into_iter().map(|reason| Event::NamedNotBusy { reason }));
     }
 
     /// Checks all queued entries again if something was blocked meanwhile, and holds those whose

@@ -142,7 +142,7 @@ impl PipelineStatus {
             (
                 Symptom::Held,
                 ExceptionState::Held,
-                "waiting behind an earlier message with the same key, or because a topic is stopped",
+                "waiting behind an earlier message with the same key, or because a topic is stopped, paused or busy",
             ),
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {

@@ -203,7 +203,7 @@ pub(crate) fn told(wait: &Wait) -> Told {
     };
     let (state, why) = match wait.symptom {
         Symptom::Held => {
-            ("held", "by an earlier message with the same key, or because a topic is stopped or paused")
+            ("held", "by an earlier message with the same key, or because a topic is stopped, paused or busy")
         }
         Symptom::ConsumerHeld => ("held", "they follow the dead letters of their keys automatically"),
         Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
