@@ -90,6 +90,8 @@ pub(crate) struct Window {
     front: u64,
     open: usize,
     bytes: usize,
+    /// The open entries of the log.
+    log: Amount,
     /// The open entries that were held and read back.
     held: Amount,
     /// The open entries that were scheduled for now.
@@ -117,6 +119,7 @@ impl Window {
             front: 0,
             open: 0,
             bytes: 0,
+            log: Amount::default(),
             held: Amount::default(),
             scheduled: Amount::default(),
             retrying: Amount::default(),
@@ -135,6 +138,12 @@ impl Window {
     pub(crate) fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
         self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
+    }
+
+    /// Returns whether entries of the log take less than a fraction `1/share` of the window.
+    #[must_use]
+    pub(crate) fn has_room_for_log(&self, share: usize) -> bool {
+        !self.log.reaches(self.share(share))
     }
 
     /// Returns whether held entries that were read back take less than a fraction `1/share` of the
@@ -158,13 +167,13 @@ impl Window {
         Amount { entries: (self.entries_max / share).max(1), bytes: (self.bytes_max / share).max(1) }
     }
 
-    /// Returns what the open entries of the same source as this one take, if they have a share.
-    fn amount_of(&mut self, origin: &Origin) -> Option<&mut Amount> {
+    /// Returns what the open entries of the same source as this one take.
+    fn amount_of(&mut self, origin: &Origin) -> &mut Amount {
         match origin {
-            Origin::Log(_) => None,
-            Origin::Due(DueKind::Scheduled) => Some(&mut self.scheduled),
-            Origin::Due(DueKind::Retrying) => Some(&mut self.retrying),
-            Origin::Held => Some(&mut self.held),
+            Origin::Log(_) => &mut self.log,
+            Origin::Due(DueKind::Scheduled) => &mut self.scheduled,
+            Origin::Due(DueKind::Retrying) => &mut self.retrying,
+            Origin::Held => &mut self.held,
         }
     }
 
@@ -190,9 +199,8 @@ impl Window {
     pub(crate) fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.bytes;
-        if let Some(amount) = self.amount_of(&item.origin) {
-            *amount = amount.plus(Amount::of(item.bytes));
-        }
+        let amount = self.amount_of(&item.origin);
+        *amount = amount.plus(Amount::of(item.bytes));
         self.push_slot(Slot::Open(item))
     }
 
@@ -265,9 +273,8 @@ impl Window {
         let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
         self.open -= 1;
         self.bytes -= item.bytes;
-        if let Some(amount) = self.amount_of(&item.origin) {
-            *amount = amount.minus(Amount::of(item.bytes));
-        }
+        let amount = self.amount_of(&item.origin);
+        *amount = amount.minus(Amount::of(item.bytes));
         self.advance();
         Some(item)
     }

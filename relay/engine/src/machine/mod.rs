@@ -72,6 +72,10 @@ const HELD_SHARE: usize = 4;
 /// scheduled.
 const DUE_SHARE: usize = 4;
 
+/// Divisor of the window: this share belongs to the log, so that held and due entries cannot leave
+/// it nothing together.
+const LOG_SHARE: usize = 4;
+
 /// The state machine of one lease.
 #[derive(Debug)]
 pub struct Machine {
@@ -166,6 +170,7 @@ impl Machine {
     /// Returns whether the window has room for entries of the log.
     fn has_room_in_window(&self) -> bool {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
+            || self.window.has_room(None) && self.window.has_room_for_log(LOG_SHARE)
     }
 
     /// Returns whether parked entries, held or due, may be taken in. Each published one adds a
