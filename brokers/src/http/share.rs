@@ -542,8 +542,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_that_cannot_be_sent_shows_nothing_about_its_endpoint() {
         let mut bench = Bench::new(ms(300));
-        bench.run(ms(6_000), ms(10), 1).await;
-        bench.end(&Shown::Failed(Failure::tried()));
+        bench.run(ms(6_000), ms(100), 1).await;
         while !bench.requests.is_empty() {
             bench.end(&Shown::Failed(Failure::tried()));
         }
