@@ -158,6 +158,9 @@ public final class JdbcBilling implements Guard {
 
     /** The handler: an invoice and its event, in the transaction of the inbox row. */
     public static void bill(Connection tx, Message message) throws Exception {
+        if (!message.kind().equals("order.placed")) {
+            throw new Message.Reject("no handler for " + message.kind());
+        }
         JsonNode order = JSON.readTree(message.payload());
         String customer = order.get("customer").asText();
         if (one(tx, "SELECT name FROM blocked_customer WHERE name = ?", customer) != null) {

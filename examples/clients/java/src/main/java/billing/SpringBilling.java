@@ -141,6 +141,9 @@ public class SpringBilling {
 
     /** The handler: an invoice and its event, in the transaction of the inbox row. */
     public static void bill(JdbcTemplate jdbc, Message message) throws Exception {
+        if (!message.kind().equals("order.placed")) {
+            throw new Message.Reject("no handler for " + message.kind());
+        }
         JsonNode order = JdbcBilling.JSON.readTree(message.payload());
         String customer = order.get("customer").asText();
         if (!jdbc.queryForList("SELECT FROM blocked_customer WHERE name = ?", customer).isEmpty()) {
