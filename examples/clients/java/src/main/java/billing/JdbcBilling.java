@@ -175,6 +175,13 @@ public final class JdbcBilling implements Guard {
 
     public static void main(String[] arguments) throws Exception {
         Connection connection = DriverManager.getConnection(Guard.jdbcUrl(System.getenv("DATABASE_URL")));
+        if (arguments.length > 0) { // place ORDER CUSTOMER CENTS
+            long order = Long.parseLong(arguments[1]);
+            long cents = Long.parseLong(arguments[3]);
+            Callable<UUID> place = () -> placeOrder(connection, order, arguments[2], cents);
+            System.out.println(transaction(connection, place));
+            return;
+        }
         String consumer = System.getenv().getOrDefault("CONSUMER", "billing-jdbc");
         new JdbcBilling(connection, consumer, JdbcBilling::bill).consume(consumer);
     }
