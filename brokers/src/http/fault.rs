@@ -211,7 +211,8 @@ impl Failure {
 
     /// Returns the failure of an endpoint that takes messages more slowly than they come.
     pub(super) fn behind(waiting: usize) -> Self {
-        let text = format!("messages come faster than it takes them, and {waiting} of them wait for it already");
+        let text =
+            format!("messages come faster than it takes them, and {waiting} of them wait for it already");
         Self { kind: Kind::Saturated, text, retry_after: None }
     }
 

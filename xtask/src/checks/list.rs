@@ -222,7 +222,7 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "unit-whole",
         place: Place::Night,
-        why: "unit tests of benchmarks and fuzz targets, whose packages the gate does not build",
+        why: "unit tests of benchmarks, examples, fuzz targets and storm, whose packages the gate does not build",
         needs: Needs::Programs,
         run: |told| unit_of_the_night(told),
     },
@@ -352,8 +352,7 @@ fn unit(told: &Told) -> Result<Outcome, String> {
     suites::run(&options, &Backends::none()?, |program| {
         let is_suite = program.package == "tests" && program.kind == "test";
         let is_apart = (program.package == "simulation" && program.target == "schedules")
-            || programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str())
-            || (program.package == "storm" && program.kind == "test");
+            || programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str());
         !is_suite && !is_apart
     })
 }
@@ -362,12 +361,14 @@ fn unit(told: &Told) -> Result<Outcome, String> {
 fn unit_of_the_night(told: &Told) -> Result<Outcome, String> {
     let options = suites::Options { require: told.require.clone(), cases: Cases::All, arguments: Vec::new() };
     suites::run(&options, &Backends::none()?, |program| {
-        program.package != MODEL && programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str())
+        let is_a_check = program.package == MODEL || (program.package == STORM && program.kind == "test");
+        !is_a_check && programs::LEFT_TO_THE_NIGHT.contains(&program.package.as_str())
     })
 }
 
-/// The package whose tests are a separate check.
+/// The package whose tests are the check `model`, and the one whose integration tests are `faults`.
 const MODEL: &str = "model";
+const STORM: &str = "storm";
 
 /// The beginning of the name of the test that needs promtool.
 const PROMTOOL: &str = "promtool_";

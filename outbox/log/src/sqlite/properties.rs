@@ -91,7 +91,10 @@ impl Course {
             }
         }
         let until = passed(&stored::write(&self.cursor()).unwrap()).unwrap();
-        prop_assert!(self.read.iter().all(|id| *id <= until), "the cursor has not reached everything that was read");
+        prop_assert!(
+            self.read.iter().all(|id| *id <= until),
+            "the cursor has not reached everything that was read"
+        );
         let missed = self.committed.iter().find(|id| **id <= until && !self.read.contains(id));
         prop_assert_eq!(missed, None, "the cursor at {} has passed what was never read", until);
         Ok(())
