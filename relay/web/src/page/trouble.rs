@@ -449,6 +449,7 @@ mod tests {
             remembers_from: now,
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let places = away_of(all.iter());
         let mut subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
@@ -550,6 +551,7 @@ mod tests {
             remembers_from: OffsetDateTime::now_utc(),
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let subjects = [Subject::consumer(&line, &[], &BTreeSet::new())];
         let sentence = "1 of 1 consumer needs you: 1 message is dead, 2,000 are held.";
@@ -586,6 +588,7 @@ mod tests {
             remembers_from: OffsetDateTime::now_utc(),
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let ended = own("billing", OwnState::Ended(Duration::from_secs(9)));
         let lines = [line("db:5432/a"), line("db:5432/b")];

@@ -320,6 +320,7 @@ mod tests {
             remembers_from: OffsetDateTime::UNIX_EPOCH,
             has_started: true,
             cause: Some(cause).filter(|_| !error.is_empty()),
+            untaken: None,
         }
     }
 
