@@ -288,7 +288,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.audited", "", 100, 2 * PARKED, format!("'main',100,{},NULL,NULL,50", i64::MAX));
     add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));
     add(Relay, "tables.operations", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
-    add(Relay, "tables.operations_of", "", 100, PARKED, format!("'main',100,{},'pause'", i64::MAX));
+    for (about, action) in [("", "pause"), ("without a row", "login"), ("with few rows", "revoke")] {
+        add(Relay, "tables.operations_of", about, 100, 0, format!("'main',100,{},'{action}'", i64::MAX));
+    }
     add(Plain, "tables.note", "", 1, 0, s("'ann','test','topic','pause','main'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
     add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));
