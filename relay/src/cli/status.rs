@@ -211,7 +211,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
         Symptom::Held => &["dead", "list", "--state", "held"],
         Symptom::Retrying => &["dead", "list", "--state", "retrying"],
         Symptom::RowsHeldBack => &["doctor", "--problems"],
-        Symptom::BrokerRefuses | Symptom::Behind => &["check"],
+        Symptom::BrokerRefuses | Symptom::NotStored | Symptom::Behind => &["check"],
         Symptom::HistoryKept => &["retention", "--dry-run"],
         _ => return None,
     };
@@ -341,6 +341,9 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
             // Far behind, and handed over recently.
             (PipelineState::Idle, Some(300.0), 0.2, Exit::Success),
             (PipelineState::Leading, Some(16.0), 16.0, Exit::Success),
+            (PipelineState::Leading, Some(300.0), 0.2, Exit::Success),
+            // Its database renews the lease and stores no checkpoint.
+            (PipelineState::Leading, Some(300.0), 61.0, Exit::Unavailable),
             (PipelineState::New, Some(16.0), 16.0, Exit::Success),
         ] {
             assert_eq!(exit(&shown(state, age, alone)), expected, "{state} {age:?} {alone}");

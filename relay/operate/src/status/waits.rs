@@ -42,6 +42,9 @@ pub struct Wait {
 
 /// A leader that needs longer to publish what it has read has a problem.
 const PASSED_WITHIN_SECONDS: f64 = 30.0;
+/// A leader for which messages have waited for longer, and that has stored no checkpoint in that
+/// time, stores none: a slow broker confirms some, and one that confirms none is known by then.
+const STORED_WITHIN_SECONDS: f64 = 60.0;
 
 impl PipelineStatus {
     /// Returns how long the oldest message has waited for the leader, if that is long and nothing
@@ -116,6 +119,14 @@ impl PipelineStatus {
             let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
+        let behind = self.behind_seconds();
+        let not_stored = behind.filter(|age| *age > STORED_WITHIN_SECONDS).and(self.checkpoint_age_seconds);
+        let not_stored = not_stored.filter(|age| *age > STORED_WITHIN_SECONDS);
+        if let Some(age) = not_stored {
+            let text = "messages wait, and the leader stores no checkpoint: its database refuses it or has no room, \
+                or nothing at all is confirmed (its log says which)";
+            add(Symptom::NotStored, false, Some(age), String::from(text));
+        }
         for pause in &self.paused {
             let passes = !self.keeps_a_message(&pause.paused);
             add(Symptom::Paused, passes, Some(pause.age.as_secs_f64()), pause.told());
@@ -125,14 +136,12 @@ impl PipelineStatus {
             let age = blocker.age().map(|age| age.as_secs_f64());
             add(Symptom::RowsHeldBack, passes, age, held_back(blocker));
         }
-        if let Some(age) = self.behind_seconds() {
+        if let Some(age) = behind.filter(|_| not_stored.is_none()) {
             let text = if self.parked(ExceptionState::Retrying) == 0 {
-                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
-                 its database stores no checkpoint (then its log has the error)"
+                "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow"
             } else {
-                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, its \
-                 database stores no checkpoint (then its log has the error), or messages that are refused again and \
-                 again slow it down"
+                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
+                 messages that are refused again and again slow it down"
             };
             add(Symptom::Behind, true, Some(age), String::from(text));
         }
@@ -364,6 +373,40 @@ mod tests {
         assert!(!new.needs_attention());
         new.problem = Some(String::from("is the name misspelled?"));
         assert!(new.needs_attention());
+    }
+
+    /// Goal: a leader that keeps its lease and stores nothing needs an operator, and one that is
+    /// only behind does not. Oracle: the symptoms; the ages by which they differ.
+    #[test]
+    fn a_leader_that_stores_nothing_needs_an_operator() {
+        let of = |waits: f64, stored: f64| PipelineStatus {
+            state: PipelineState::Leading,
+            oldest_pending_age_seconds: Some(waits),
+            oldest_unread_age_seconds: Some(waits),
+            checkpoint_age_seconds: Some(stored),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        for (waits, stored, expected) in [
+            (90.0, 61.0, Some(Symptom::NotStored)),
+            (90.0, 59.0, Some(Symptom::Behind)),
+            // The last checkpoint before a quiet night.
+            (59.0, 4_000.0, Some(Symptom::Behind)),
+            (29.0, 4_000.0, None),
+        ] {
+            let status = of(waits, stored);
+            let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
+            assert_eq!(symptoms, Vec::from_iter(expected), "{waits} {stored}");
+            assert_eq!(status.needs_attention(), expected == Some(Symptom::NotStored), "{waits} {stored}");
+        }
+        let told = of(90.0, 61.0).waits()[0].told();
+        assert!(told.contains("stores no checkpoint") && told.ends_with("for 1m1s"), "{told}");
+        // An error of the broker explains it.
+        let error = String::from("the broker confirms nothing");
+        let since = OffsetDateTime::now_utc();
+        let silent = BrokerError { error, passes: true, since };
+        let silent = PipelineStatus { broker_error: Some(silent), ..of(90.0, 90.0) };
+        let symptoms: Vec<Symptom> = silent.waits().iter().map(|wait| wait.symptom).collect();
+        assert_eq!(symptoms, [Symptom::BrokerRefuses]);
     }
 
     #[test]

@@ -334,6 +334,7 @@ fn reasons(subjects: &[Subject<'_>]) -> Vec<String> {
         Symptom::NeverLed => Some("no relay has ever led"),
         Symptom::NoLeader => Some("no relay leads"),
         Symptom::BrokerRefuses => Some("no message reaches the broker"),
+        Symptom::NotStored => Some("no checkpoint is stored"),
         Symptom::Paused => Some("a pause keeps messages"),
         Symptom::RowsHeldBack => Some("a transaction holds rows back"),
         Symptom::HistoryKept => Some("old messages cannot be deleted"),
