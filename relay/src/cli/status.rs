@@ -210,7 +210,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
         Symptom::Dead => &["dead", "list"],
         Symptom::Held => &["dead", "list", "--state", "held"],
         Symptom::Retrying => &["dead", "list", "--state", "retrying"],
-        Symptom::RowsHeldBack => &["doctor", "--problems"],
+        Symptom::RowsHeldBack | Symptom::NoLeader => &["doctor", "--problems"],
         Symptom::BrokerRefuses | Symptom::Behind => &["check"],
         Symptom::HistoryKept => &["retention", "--dry-run"],
         _ => return None,
@@ -298,7 +298,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert!(text.starts_with("PIPELINE  STATE"), "{text}");
         assert!(
             text.ends_with(
-                "shipping: 2009 messages are dead: requeue or discard them, for 7h3m\n  \
+                "shipping: 2009 messages are dead, for 7h3m: requeue or discard them\n  \
                  why: no queue is bound… (≥ 1000 of them, and 1 other error)\n  \
                  relay dead list --pipeline shipping\n\
                  shipping: 41 messages are waiting behind an earlier message with the same key, or because a \

@@ -183,7 +183,7 @@ mod tests {
         };
         let waits = line.waits();
         let told: Vec<String> = waits.iter().map(Wait::told).collect();
-        assert_eq!(told[0], "12 dead letters are open: requeue or discard them, for 1m30s");
+        assert_eq!(told[0], "12 dead letters are open, for 1m30s: requeue or discard them");
         assert_eq!(told[1], "1 message failed and will be retried");
         assert!(!waits[0].passes && waits[1].passes);
         let text = String::from("the amount is negative");

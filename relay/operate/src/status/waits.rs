@@ -58,10 +58,18 @@ impl PipelineStatus {
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
     }
 
+    /// Returns whether its database does not answer. One that refuses the user, or lacks the
+    /// tables, answers, although nothing is known of the pipeline then.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        let is_refusal =
+            self.error.as_ref().is_some_and(|error| error.kind() != OperateErrorKind::Unavailable);
+        !self.state.is_known() && !is_refusal
+    }
+
     /// Returns which database does not answer, or cannot be read, and why.
     fn away(&self) -> String {
-        let is_away = self.error.as_ref().is_none_or(|error| error.kind() == OperateErrorKind::Unavailable);
-        let verb = if is_away { "does not answer" } else { "cannot be read" };
+        let verb = if self.is_away() { "does not answer" } else { "cannot be read" };
         let problem = self.problem.as_deref().unwrap_or("unknown reason");
         // The sentence says it already.
         let said = [
@@ -185,12 +193,13 @@ impl Wait {
         }
     }
 
-    /// Returns the sentence with its duration.
+    /// Returns the sentence with its duration, which comes before the reason and the remedy.
     #[must_use]
     pub fn told(&self) -> String {
-        match self.lasts {
-            Some(lasts) => format!("{}, for {}", self.why, age(lasts)),
-            None => self.why.clone(),
+        let Some(lasts) = self.lasts.map(age) else { return self.why.clone() };
+        match self.why.split_once(": ") {
+            Some((what, why)) => format!("{what}, for {lasts}: {why}"),
+            None => format!("{}, for {lasts}", self.why),
         }
     }
 }
@@ -228,6 +237,7 @@ mod tests {
 
     use super::super::BrokerError;
     use super::*;
+    use crate::error::OperateError;
     use crate::pause::PauseLine;
 
     #[test]
@@ -253,9 +263,9 @@ mod tests {
         status.exceptions_age_seconds = BTreeMap::from([(Dead, 3_600.0), (Scheduled, 9.0)]);
         let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
         assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
-        assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
-        assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
+        assert!(told[0].contains("host-1") && told[0].starts_with("no relay leads, for 2m5s: "), "{told:?}");
+        assert!(told[1].contains("cannot be read yet, for 1m30s: process 7"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead, for 1h: "), "{told:?}");
         assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
         let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
         assert_eq!(symptoms, [Symptom::NoLeader, Symptom::RowsHeldBack, Symptom::Dead, Symptom::Held]);
@@ -269,7 +279,7 @@ mod tests {
         let (name, transaction) = (String::from("order-7"), String::from("101"));
         status.held_back_by = Some(Blocker::Prepared { name, transaction, age: lasting });
         let told = status.waits()[1].told();
-        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
+        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.contains("yet, for 1m30s: "), "{told}");
     }
 
     #[test]
@@ -288,7 +298,10 @@ mod tests {
         let waits = status.waits();
         assert_eq!(waits.len(), 1, "{waits:?}");
         let told = waits[0].told();
-        assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
+        assert!(
+            told.ends_with(", for 1m30s: login refused; check the password") && !waits[0].passes,
+            "{told}"
+        );
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["broker_error"]["error"], "login refused; check the password");
     }
@@ -337,7 +350,12 @@ mod tests {
         let told = "the database db.internal:5432/shop does not answer: connection refused";
         assert_eq!(away.waits()[0].told(), told);
         away.away_for = Some(Duration::from_secs(90));
-        assert_eq!(away.waits()[0].told(), format!("{told}, for 1m30s"));
+        let lasting = "the database db.internal:5432/shop does not answer, for 1m30s: connection refused";
+        assert_eq!(away.waits()[0].told(), lasting);
+        assert!(away.is_away());
+        let refusal = OperateError::new(OperateErrorKind::Refused, "no password");
+        away.error = Some(refusal);
+        assert!(!away.is_away() && away.waits()[0].why.contains("cannot be read"), "it answers");
     }
 
     #[test]
@@ -383,9 +401,9 @@ mod tests {
             ..status
         };
         assert!(behind(&late), "one that is dead does not explain why others wait");
-        assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
+        assert!(late.waits()[0].told().contains(", for 1m30s: "), "{:?}", late.waits());
         late.exceptions = BTreeMap::from([(Held, 1)]);
-        assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        assert!(late.waits()[0].told().contains(", for 40s: "), "{:?}", late.waits());
         late.exceptions = BTreeMap::from([(ExceptionState::Retrying, 60)]);
         assert!(behind(&late) && late.waits()[0].why.contains("refused again"), "{:?}", late.waits());
         late.oldest_unread_age_seconds = None;
