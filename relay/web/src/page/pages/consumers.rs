@@ -100,7 +100,7 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
 /// Formats the number of duplicates and their share of deliveries; a dash when none were counted.
 fn duplicates(activity: &Activity) -> String {
     match activity.duplicate_rate() {
-        Some(rate) => format!("{} ({:.1} %)", count(activity.counted.duplicates), rate * 100.0),
+        Some(rate) => format!("{} ({:.1}\u{a0}%)", count(activity.counted.duplicates), rate * 100.0),
         None => "–".to_owned(),
     }
 }
