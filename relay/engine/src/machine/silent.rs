@@ -184,7 +184,10 @@ impl Machine {
             // Avoids a scan of the window, which may be full of other entries.
             return None;
         }
-        self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
+        let in_flight =
+            self.window.open().filter_map(|(_, item)| Some((&item.message.topic, item.in_flight?)));
+        let oldest = in_flight.min_by_key(|(_, submitted)| submitted.order())?;
+        Some((oldest.0.clone(), oldest.1))
     }
 
     fn topic_of(&mut self, ticket: Ticket) -> Option<Topic> {
