@@ -487,10 +487,11 @@ impl Blocks {
         was_blocked
     }
 
-    /// Returns the pages to request now.
-    pub(crate) fn asks(&mut self) -> Vec<HeldAsk> {
+    /// Returns the pages to request now. `has_enough` returns whether enough entries of a queue are
+    /// in the window.
+    pub(crate) fn asks(&mut self, has_enough: impl Fn(&QueueName) -> bool) -> Vec<HeldAsk> {
         let Self { stuck, held, paused, .. } = self;
-        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
+        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from), has_enough)
     }
 
     /// Returns queues that rest although no key stops them, each with the id from which it has not
@@ -539,7 +540,7 @@ mod tests {
     }
 
     fn froms(blocks: &mut Blocks) -> Vec<i64> {
-        blocks.asks().into_iter().map(|ask| ask.from.0).collect()
+        blocks.asks(|_| false).into_iter().map(|ask| ask.from.0).collect()
     }
 
     fn answer(blocks: &mut Blocks, from: i64, read: crate::held::Read) {

@@ -31,6 +31,10 @@
 //! | a pause of its topic or key | the resume, by a walk over all queues |
 //! | nothing, but there were too many names to remember | a walk: a queue that it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
+//! | nothing, but its key had more than its share of the window | the same |
+//!
+//! An active queue is not read while enough of its key is in the window (`machine/shares.rs`). It
+//! stays active, and is read once they have left.
 //!
 //! So code that gives a queue another first entry must check whether that entry is stopped:
 //! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
@@ -367,8 +371,13 @@ impl Held {
     }
 
     /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
-    /// entry, whether that entry can be published.
-    pub(crate) fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
+    /// entry, whether that entry can be published; `has_enough`, whether enough entries of a queue
+    /// are in the window.
+    pub(crate) fn asks(
+        &mut self,
+        may_leave: impl Fn(QueueHash, EntryId) -> bool,
+        has_enough: impl Fn(&QueueName) -> bool,
+    ) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
             && let Some(name) = self.ready.pop_front()
         {
@@ -385,7 +394,7 @@ impl Held {
         let unstored = &self.unstored;
         let mut asks = Vec::new();
         for (queue, active) in &mut self.active {
-            let waits = active.waits_for_store(unstored.get(queue));
+            let waits = active.waits_for_store(unstored.get(queue)) || has_enough(&active.name);
             if let (Some(from), None, false) = (active.from, active.asked, waits) {
                 active.asked = Some(from);
                 active.missed.clear();

@@ -30,7 +30,9 @@ impl Driver {
     fn question(&mut self, kind: usize) -> Option<Ask> {
         match kind {
             0 if self.machine.has_room_for_held() => {
-                Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
+                let asks = Some(self.machine.held_asks()).filter(|asks| !asks.is_empty())?;
+                let entries_max = self.machine.held_max(&asks);
+                Some(Ask::Held(asks, entries_max))
             }
             1 => self.question_about_due(DueKind::Scheduled),
             2 => self.question_about_due(DueKind::Retrying),

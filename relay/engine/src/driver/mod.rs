@@ -266,6 +266,7 @@ impl Driver {
                     if self.machine.take_due_waits() {
                         self.due.look_anew(Instant::now());
                     }
+                    self.machine.make_room();
                     self.store();
                 }
                 // A transaction has its own timeout, and is answered as a whole.

@@ -186,11 +186,6 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Returns which held entries to read now.
-    pub(crate) fn held_asks(&mut self) -> Vec<HeldAsk> {
-        self.blocks.asks()
-    }
-
     /// Returns where to continue reading queue names: after this queue, or from the start if the
     /// inner option is `None`. Returns `None` if no more names are needed.
     #[must_use]

@@ -20,6 +20,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `shares.rs` | what is held because its key has more than its share of the window |
 //! | `shared_ids.rs` | whether two entries share an id |
 //! | `intake.rs` | what happens to entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and which queued entries are held after all |
@@ -37,6 +38,7 @@ mod outcomes;
 mod refused;
 mod session;
 mod shared_ids;
+mod shares;
 mod silent;
 mod submissions;
 mod transaction;
@@ -92,6 +94,9 @@ pub struct Machine {
     /// Whether something was blocked, so that queued entries must be checked again before the next
     /// submission.
     requeue: bool,
+    /// Whether a session has pipelined the messages of a key. Such a broker gets them one by one
+    /// only to find a culprit.
+    is_pipelined: bool,
     silence: Silence,
     silent: Silent,
     read: Read,
@@ -136,6 +141,7 @@ impl Machine {
             stored: cursor,
             session: Session::default(),
             requeue: false,
+            is_pipelined: false,
             silence: Silence::new(settings.silent_after),
             silent: Silent::default(),
             read: Read::default(),
