@@ -356,7 +356,6 @@ impl Blocks {
     }
 
     /// Returns the blocked topics and their probes.
-    #[cfg(test)]
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), &probe.id))
     }

@@ -6,8 +6,9 @@ use tokio::time::Instant;
 use super::{Driver, PAUSE_LOOK_INTERVAL};
 use crate::reader::{Answer, Ask};
 
-/// Kinds of queries: held entries, due exceptions of both kinds, names of queues, and pauses.
-const KINDS: usize = 5;
+/// Kinds of queries: held entries, due exceptions of both kinds, names of queues, pauses, and
+/// retrying exceptions that come before the others.
+const KINDS: usize = 6;
 
 impl Driver {
     /// Sends the database one query at a time, if there is room for the answer. The kinds of
@@ -41,6 +42,9 @@ impl Driver {
                 self.pauses_at = Instant::now() + PAUSE_LOOK_INTERVAL;
                 Some(Ask::Pauses)
             }
+            5 if self.machine.has_room_for_exceptions() && self.due.wants_first(Instant::now()) => {
+                Some(Ask::First(self.machine.probes()))
+            }
             _ => None,
         }
     }
@@ -57,6 +61,7 @@ impl Driver {
                 self.due.read(kind, &page, Instant::now());
                 self.machine.due(page.exceptions, self.host.uniform());
             }
+            Answer::First(exceptions) => self.machine.due(exceptions, self.host.uniform()),
             Answer::Held(asks, pages) => self.machine.held(&asks, pages),
             Answer::Names(names) => self.machine.names(names),
             Answer::Pauses(paused) => self.machine.pauses(paused),

@@ -108,6 +108,12 @@ impl Machine {
         self.readmitted.contains(&id) || self.unstored.is_newer(id)
     }
 
+    /// Returns the probes of blocked topics that are not in the window.
+    pub(crate) fn probes(&self) -> Vec<EntryId> {
+        let probes = self.blocks.probes().map(|(_, id)| *id);
+        probes.filter(|id| !self.readmitted.contains(id)).collect()
+    }
+
     /// Takes in due exceptions: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the
     /// retries.
     pub(crate) fn due(&mut self, exceptions: Vec<Exception>, uniform: f64) {

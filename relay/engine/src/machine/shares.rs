@@ -321,4 +321,30 @@ mod tests {
         }
         assert!(places.iter().copied().eq(1..=30), "{places:?}");
     }
+
+    /// Goal: while retried messages take all of their share, a topic that was stopped goes on once
+    /// its probe is due. Oracle: the probe that is asked for, and the topic.
+    #[test]
+    fn the_probe_of_a_stopped_topic_needs_no_room_among_what_is_retried() {
+        let mut scene = Scene::new(MaxInFlightPerKey::One);
+        scene.read("a");
+        let sent = scene.submit().remove(0);
+        scene.bench.fail(sent.ticket);
+        scene.store();
+        scene.messages.extend((2..=30).map(|n| message_for("u", &format!("k{n}"))));
+        let retried = |id: i64| {
+            exception(id, &scene.messages[usize::try_from(id - 1).unwrap()], ExceptionState::Retrying)
+        };
+        let rows = (2..=30).map(retried).collect();
+        scene.bench.machine.due(rows, 0.5);
+        assert!(!scene.bench.machine.has_room_for_due(DueKind::Retrying));
+        assert!(scene.bench.machine.has_room_for_exceptions());
+        assert_eq!(scene.bench.machine.probes(), [EntryId(1)]);
+        let probe = scene.rows[&EntryId(1)].clone();
+        scene.bench.machine.due(vec![probe], 0.5);
+        assert_eq!(scene.bench.machine.probes(), [], "it is in the window");
+        let probe = scene.submit().into_iter().find(|sent| sent.place == 1).unwrap();
+        scene.bench.confirm(probe.ticket);
+        assert_eq!(scene.bench.machine.load().blocked_topics, 0);
+    }
 }

@@ -170,6 +170,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.due", "", 10, 0, format!("{MANY},1000000,'main','1970-01-01',0,NULL"));
     add(Relay, "statements.next_due", "", 1, 0, s("'main','1970-01-01',0"));
     add(Relay, "statements.retried", "", 10, 0, format!("{MANY},1000000,'main','1970-01-01',0,NULL"));
+    add(Relay, "statements.first", "", 200, 0, format!("{MANY},1000000,'main',{},NULL", array(1..=100)));
     add(Relay, "statements.next_retried", "", 1, 0, s("'main','1970-01-01',0"));
     add(Relay, "statements.held", "", MANY, 0, s("500,1000000,'main','{kkey-3,kkey-4}','{5,6}',NULL"));
     add(Relay, "statements.held", "nothing", 2, 0, format!("500,1000000,'main','{{kkey-35,kkey-3a}}','{{{LOG},1}}',NULL"));
