@@ -1,6 +1,5 @@
 //! Writes the server of `proto/orders.proto`. A service of your own calls
-//! `tonic_prost_build::configure().btree_map(".").compile_protos(..)`, which also writes the
-//! messages, and needs `protoc`. See `grpc::once::content` for the maps.
+//! `tonic_prost_build::compile_protos(..)`, which also writes the messages, and needs `protoc`.
 
 use tonic_build::manual::{Builder, Method, Service};
 

@@ -1,43 +1,10 @@
-//! Setters of the configurations, one for each field that its constructor does not set. A field
-//! that is `None` by default takes its value without `Some`.
-
-/// Writes setters in the order of the fields.
-macro_rules! setters {
-    () => {};
-    ($field:ident: String, $($rest:tt)*) => {
-        #[doc = concat!("Sets `", stringify!($field), "`.")]
-        #[must_use]
-        pub fn $field(mut self, $field: impl Into<String>) -> Self {
-            self.$field = $field.into();
-            self
-        }
-        setters! { $($rest)* }
-    };
-    ($field:ident: Option<$value:ty>, $($rest:tt)*) => {
-        #[doc = concat!("Sets `", stringify!($field), "`.")]
-        #[must_use]
-        pub fn $field(mut self, $field: impl Into<$value>) -> Self {
-            self.$field = Some($field.into());
-            self
-        }
-        setters! { $($rest)* }
-    };
-    ($field:ident: $value:ty, $($rest:tt)*) => {
-        #[doc = concat!("Sets `", stringify!($field), "`.")]
-        #[must_use]
-        pub fn $field(mut self, $field: $value) -> Self {
-            self.$field = $field;
-            self
-        }
-        setters! { $($rest)* }
-    };
-}
+//! Setters of the configurations, one for each field that its constructor does not set.
 
 mod tls {
     use std::path::PathBuf;
 
     impl crate::Tls {
-        setters! {
+        message::setters! {
             ca_file: Option<PathBuf>,
             cert_file: Option<PathBuf>,
             key_file: Option<PathBuf>,
@@ -55,7 +22,7 @@ mod http {
     use crate::http::{AllowedHost, Config, Endpoint, Mode};
 
     impl Config {
-        setters! {
+        message::setters! {
             url: Option<String>,
             secret_files: Vec<PathBuf>,
             endpoints: BTreeMap<String, Endpoint>,
@@ -84,13 +51,13 @@ mod http {
     }
 
     impl Endpoint {
-        setters! {
+        message::setters! {
             secret_files: Vec<PathBuf>,
         }
     }
 
     impl AllowedHost {
-        setters! {
+        message::setters! {
             secret_files: Vec<PathBuf>,
         }
     }
@@ -105,7 +72,7 @@ mod oauth {
     use crate::oauth::OAuth;
 
     impl OAuth {
-        setters! {
+        message::setters! {
             client_secret: Option<SecretString>,
             client_secret_file: Option<PathBuf>,
             scope: Option<String>,
@@ -127,7 +94,7 @@ mod kafka {
     use crate::kafka::{Aws, Compression, Config, GroupConfig, Mechanism, Partition, Sasl, Start};
 
     impl Config {
-        setters! {
+        message::setters! {
             client_id: String,
             tls: Option<Tls>,
             allow_plaintext: bool,
@@ -151,7 +118,7 @@ mod kafka {
     }
 
     impl Sasl {
-        setters! {
+        message::setters! {
             mechanism: Mechanism,
             password: Option<SecretString>,
             password_file: Option<PathBuf>,
@@ -167,14 +134,14 @@ mod kafka {
     }
 
     impl Aws {
-        setters! {
+        message::setters! {
             region: Option<String>,
             profile: Option<String>,
         }
     }
 
     impl GroupConfig {
-        setters! {
+        message::setters! {
             partitions: Vec<Partition>,
             start: Start,
             prefetch_len: usize,
@@ -195,7 +162,7 @@ mod rabbitmq {
     use crate::rabbitmq::{Auth, Config, Unroutable};
 
     impl Config {
-        setters! {
+        message::setters! {
             username: Option<String>,
             password: Option<SecretString>,
             password_file: Option<PathBuf>,
@@ -231,7 +198,7 @@ mod sqs {
     use crate::sqs::Config;
 
     impl Config {
-        setters! {
+        message::setters! {
             region: Option<String>,
             endpoint_url: Option<String>,
             tls: Option<Tls>,

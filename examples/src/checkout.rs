@@ -4,9 +4,11 @@
 //! a bank, called over HTTP (`bank`); and shipping, which gets messages and is not written in Rust
 //! (`shipping/shipping.py`).
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use outbox_toolkit::prelude::*;
+use outbox_toolkit::rabbitmq::QueueOptions;
 use outbox_toolkit::saga::{KEY_HEADER, Retry, Run, Stop};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,13 @@ pub const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS hold (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id bigint NOT NULL, item text NOT NULL);
     INSERT INTO stock VALUES ('anvil', 50), ('book', 1000), ('first edition', 0) ON CONFLICT DO NOTHING;";
+
+/// How the queues of requests and replies are declared, here and by shipping: no message is dropped
+/// because outages made the broker deliver it again and again.
+#[must_use]
+pub fn queue() -> QueueOptions {
+    QueueOptions::default().quorum(true).deliveries_max(NonZeroU32::new(1_000_000))
+}
 
 /// The input of the saga.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,46 +1,100 @@
-//! The fingerprints of calls, with requests that have maps.
+//! The fingerprints of calls: what makes two requests under one key different.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
-use examples::grpc::once::content;
-use prost::Message as _;
+use examples::grpc::received::Received;
+use message::Fingerprint;
+use prost::Message;
 
-/// An order with labels, as `tonic_prost_build` writes it with `.btree_map(".")`.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-struct Ordered {
-    #[prost(btree_map = "string, string", tag = "1")]
-    labels: BTreeMap<String, String>,
+/// An order, as a build knows it that is older than the client's.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Old {
+    #[prost(int64, tag = "1")]
+    cents: i64,
 }
 
-/// The same, as it is written without that.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-struct Unordered {
+/// The same as the client knows it.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct New {
+    #[prost(int64, tag = "1")]
+    cents: i64,
+    #[prost(string, tag = "2")]
+    note: String,
+    #[prost(string, repeated, tag = "3")]
+    tags: Vec<String>,
+    #[prost(message, optional, tag = "4")]
+    labelled: Option<Labelled>,
+}
+
+/// A map without an order, as `tonic_prost_build` writes it.
+#[derive(Clone, PartialEq, Eq, Message)]
+struct Labelled {
     #[prost(map = "string, string", tag = "1")]
     labels: HashMap<String, String>,
+    #[prost(map = "int32, bytes", tag = "5")]
+    images: HashMap<i32, Vec<u8>>,
 }
 
-fn labels() -> impl Iterator<Item = (String, String)> {
-    (0..32).map(|number| (format!("label-{number}"), String::from("value")))
+fn print(message: &impl Message) -> Fingerprint {
+    Received::new(message.encode_to_vec()).fingerprint("shop.Orders/Place")
+}
+
+fn labelled(value: &str, entries: usize) -> Labelled {
+    let labels = (0..entries).map(|number| (format!("label-{number}"), value.to_owned())).collect();
+    Labelled { labels, images: (0..3).map(|number| (number, vec![0xff; 9])).collect() }
 }
 
 #[test]
 fn a_map_has_one_fingerprint_in_every_order_of_its_entries() {
-    let mut sent = HashSet::new();
-    let mut contents = HashSet::new();
-    for _ in 0..20 {
-        // A client whose map has no order.
-        let bytes = Unordered { labels: labels().collect() }.encode_to_vec();
-        let received = Ordered::decode(&*bytes).expect("the same message");
-        contents.insert(*content("shop.Orders/Place", &received).expect("it has an order").as_bytes());
-        sent.insert(bytes);
+    for entries in [2, 32] {
+        let mut sent = HashSet::new();
+        let mut prints = HashSet::new();
+        for _ in 0..40 {
+            let order = New { labelled: Some(labelled("value", entries)), ..New::default() };
+            sent.insert(order.encode_to_vec());
+            prints.insert(*print(&order).as_bytes());
+        }
+        assert!(sent.len() > 1, "every order is the same");
+        assert_eq!(prints.len(), 1);
     }
-    assert!(sent.len() > 1, "every order is the same");
-    assert_eq!(contents.len(), 1);
+    let of = |value| print(&New { labelled: Some(labelled(value, 2)), ..New::default() });
+    assert_ne!(of("value"), of("other"));
+}
+
+/// Goal: a call that is repeated during a rolling upgrade is the same call for the builds that know
+/// all of its fields and for those that do not, and another one if an unknown field differs.
+#[test]
+fn what_a_build_does_not_know_is_compared() {
+    let sent = |note: &str| New { cents: 7, note: note.to_owned(), ..New::default() };
+    assert_eq!(Old::decode(&*sent("a").encode_to_vec()), Ok(Old { cents: 7 }));
+    assert_ne!(print(&sent("a")), print(&sent("b")));
+    assert_ne!(print(&sent("a")), print(&Old { cents: 7 }));
+    // The order of fields is the client's affair.
+    let [cents, note] = [Old { cents: 7 }.encode_to_vec(), sent("a").encode_to_vec()[2..].to_vec()];
+    let [one, other] = [[&cents[..], &note].concat(), [&note[..], &cents].concat()];
+    assert_ne!(one, other);
+    assert_eq!(Received::new(one).fingerprint("x"), Received::new(other).fingerprint("x"));
 }
 
 #[test]
-fn a_map_without_an_order_is_refused() {
-    let request = Unordered { labels: labels().collect() };
-    let status = content("shop.Orders/Place", &request).expect_err("it has none");
-    assert_eq!(status.code(), tonic::Code::Internal);
+fn the_order_of_a_list_and_bytes_that_are_no_message_are_compared() {
+    let tagged =
+        |tags: &[&str]| print(&New { tags: tags.iter().map(|&tag| tag.into()).collect(), ..New::default() });
+    assert_ne!(tagged(&["one", "two"]), tagged(&["two", "one"]));
+    let raw = |bytes: &[u8]| Received::new(bytes.to_vec()).fingerprint("x");
+    // A group, a field that ends early, a number of no field, and more depth than any message has.
+    for bytes in [&b"\x0b\x0c"[..], b"\x0a\x05ab", b"\x00\x01", b"\xff\xff"] {
+        assert_ne!(raw(bytes), raw(&[bytes, b"\x00"].concat()), "{bytes:?}");
+    }
+    let mut heads = Vec::new();
+    let mut len = 0;
+    for _ in 0..300_000 {
+        let mut head = vec![0x0a];
+        prost::encode_length_delimiter(len, &mut head).expect("there is room");
+        len += head.len();
+        heads.push(head);
+    }
+    let deep: Vec<u8> = heads.into_iter().rev().flatten().collect();
+    assert_ne!(raw(&deep), raw(&deep[1..]), "it is read down to a depth");
+    assert_ne!(print(&Old { cents: 7 }), Received::new(Old { cents: 7 }.encode_to_vec()).fingerprint("y"));
 }

@@ -1,12 +1,11 @@
 //! Errors of idempotency keys.
 
 use message::token::Drift;
-use message::{Fault, InvalidId};
+use message::{Fault, InvalidId, OutOfBounds};
 use migrations::MigrateError;
 use outbox::StoreError;
 use time::OffsetDateTime;
 
-use crate::options::OptionOutOfBounds;
 use crate::record::Ending;
 
 /// Why a key was not claimed, or the tables not opened. Nothing was run.
@@ -15,7 +14,7 @@ use crate::record::Ending;
 pub enum ClaimError {
     /// An option is out of bounds.
     #[error(transparent)]
-    Option(#[from] OptionOutOfBounds),
+    Option(#[from] OutOfBounds),
     /// The operation accepts only tokens as keys, and this is not one. The caller's fault.
     #[error(transparent)]
     NotAToken(InvalidId),

@@ -102,7 +102,7 @@ pub use handle::IdempotencyKeys;
 pub use id::{IdempotencyKey, KeyId, Operation};
 pub use maintenance::Maintained;
 pub use message::Tenant;
-pub use options::{ClaimOptions, KeyOptions, OnExpired, OptionOutOfBounds};
+pub use options::{ClaimOptions, KeyOptions, OnExpired};
 pub use outbox::{AuditLine, CommitError, Signature, StoreError, UnknownCommit};
 pub use record::{Action, Decision, Ending, KEYS_LOOKED_AT_MAX, KeysOfName, NamedSlice, StuckKey};
 pub use store::KeyStore;

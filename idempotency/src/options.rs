@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use message::token::{DriftWindow, InvalidWindow};
+use message::OutOfBounds;
+use message::token::DriftWindow;
 use migrations::Identifier;
 use outbox::{
     AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
@@ -132,24 +133,17 @@ impl OnExpired {
 }
 
 impl ClaimOptions {
-    /// Sets the lease.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
+    message::setters! {
+        /// Sets the lease.
+        lease: Duration,
+        /// Sets the policy for a key whose lease has expired.
+        on_expired: OnExpired,
     }
 
     /// Sets how long the outcome is kept.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);
-        self
-    }
-
-    /// Sets the policy for a key whose lease has expired.
-    #[must_use]
-    pub fn on_expired(mut self, on_expired: OnExpired) -> Self {
-        self.on_expired = on_expired;
         self
     }
 
@@ -162,109 +156,51 @@ impl ClaimOptions {
 
     /// Returns the times of tokens that may run without a record; `None` when any key is accepted.
     /// Call it on the options in force, which have a retention.
-    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OptionOutOfBounds> {
+    pub(crate) fn window(&self) -> Result<Option<DriftWindow>, OutOfBounds> {
         let Some(skew_max) = self.token_skew_max else { return Ok(None) };
         let retention = self.retention.unwrap_or(KEY_RETENTION_DEFAULT);
-        let window = DriftWindow::new(retention.saturating_sub(skew_max), skew_max);
-        window.map(Some).map_err(|InvalidWindow { what, value, min, max }| OptionOutOfBounds {
-            what,
-            value,
-            min,
-            max,
-        })
+        DriftWindow::new(retention.saturating_sub(skew_max), skew_max).map(Some)
     }
 
     /// Checks the bounds and returns the retention in force.
-    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OptionOutOfBounds> {
-        bounded("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
+    pub(crate) fn check(&self, longest: Duration) -> Result<Duration, OutOfBounds> {
+        OutOfBounds::check("lease", self.lease, LEASE_MIN..=LEASE_MAX)?;
         let retention = self.retention.unwrap_or(longest);
-        bounded("retention of an operation", retention, KEY_RETENTION_MIN, longest)?;
+        OutOfBounds::check("retention of an operation", retention, KEY_RETENTION_MIN..=longest)?;
         Ok(retention)
     }
 }
 
 impl KeyOptions {
-    /// Sets the maximum retention of any operation, and the default of each.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets how long decisions of operators are kept.
-    #[must_use]
-    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
-        self
-    }
-
-    /// Sets the PostgreSQL schema of the table.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
-    }
-
-    /// Sets the interval of maintenance.
-    #[must_use]
-    pub fn maintain_every(mut self, maintain_every: Duration) -> Self {
-        self.maintain_every = maintain_every;
-        self
-    }
-
-    /// Sets how long a call to the database may take.
-    #[must_use]
-    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// Sets the maximum number of requests of this process that wait for the outcome of another
-    /// one.
-    #[must_use]
-    pub fn waiters_max(mut self, waiters_max: usize) -> Self {
-        self.waiters_max = waiters_max;
-        self
-    }
-
-    /// Sets the maximum number of requests of this process that wait for one key.
-    #[must_use]
-    pub fn waiters_per_key_max(mut self, waiters_per_key_max: usize) -> Self {
-        self.waiters_per_key_max = waiters_per_key_max;
-        self
+    message::setters! {
+        /// Sets the maximum retention of any operation, and the default of each.
+        retention: Duration,
+        /// Sets how long decisions of operators are kept.
+        audit_retention: Duration,
+        /// Sets the PostgreSQL schema of the table.
+        schema as Option<Identifier>,
+        /// Sets the interval of maintenance.
+        maintain_every: Duration,
+        /// Sets how long a call to the database may take.
+        call_timeout: Duration,
+        /// Sets the maximum number of requests of this process that wait for the outcome of another
+        /// one.
+        waiters_max: usize,
+        /// Sets the maximum number of requests of this process that wait for one key.
+        waiters_per_key_max: usize,
     }
 }
 
 impl KeyOptions {
-    pub(crate) fn check(&self) -> Result<(), OptionOutOfBounds> {
-        bounded("retention of idempotency keys", self.retention, KEY_RETENTION_MIN, KEY_RETENTION_MAX)?;
-        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
-        bounded("pause of maintenance", self.maintain_every, MAINTAIN_EVERY_MIN, MAINTAIN_EVERY_MAX)?;
-        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)
+    pub(crate) fn check(&self) -> Result<(), OutOfBounds> {
+        let retention = KEY_RETENTION_MIN..=KEY_RETENTION_MAX;
+        let audit = AUDIT_RETENTION_MIN..=AUDIT_RETENTION_MAX;
+        let pause = MAINTAIN_EVERY_MIN..=MAINTAIN_EVERY_MAX;
+        OutOfBounds::check("retention of idempotency keys", self.retention, retention)?;
+        OutOfBounds::check("audit retention", self.audit_retention, audit)?;
+        OutOfBounds::check("pause of maintenance", self.maintain_every, pause)?;
+        OutOfBounds::check("call timeout", self.call_timeout, CALL_TIMEOUT_MIN..=CALL_TIMEOUT_MAX)
     }
-}
-
-/// An option is out of bounds. The program's fault.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
-pub struct OptionOutOfBounds {
-    /// The option.
-    pub what: &'static str,
-    /// Its value.
-    pub value: Duration,
-    /// The smallest accepted.
-    pub min: Duration,
-    /// The largest accepted.
-    pub max: Duration,
-}
-
-fn bounded(
-    what: &'static str,
-    value: Duration,
-    min: Duration,
-    max: Duration,
-) -> Result<(), OptionOutOfBounds> {
-    if (min..=max).contains(&value) { Ok(()) } else { Err(OptionOutOfBounds { what, value, min, max }) }
 }
 
 #[cfg(test)]
@@ -279,6 +215,6 @@ mod tests {
         assert_eq!(options.retention(KEY_RETENTION_MIN).check(longest), Ok(KEY_RETENTION_MIN));
         assert!(options.retention(longest * 2).check(longest).is_err());
         let told = options.lease(Duration::ZERO).check(longest).unwrap_err().to_string();
-        assert_eq!(told, "the lease is 0ns; choose 1s to 86400s");
+        assert_eq!(told, "the lease is 0s; choose 1s to 1d");
     }
 }

@@ -1,8 +1,6 @@
 //! Errors of the inbox: one type for each operation.
 
-use std::time::Duration;
-
-use message::{Fault, Fingerprint, Message, MessageId};
+use message::{Fault, Fingerprint, Message, MessageId, OutOfBounds};
 use migrations::MigrateError;
 pub use outbox::{CommitError, UnknownCommit};
 
@@ -18,17 +16,8 @@ use crate::store_error::{StoreError, is_of_lock};
 #[non_exhaustive]
 pub enum OpenError {
     /// An option is out of bounds.
-    #[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
-    OutOfBounds {
-        /// The option.
-        what: &'static str,
-        /// Its value.
-        value: Duration,
-        /// The smallest accepted.
-        min: Duration,
-        /// The largest accepted.
-        max: Duration,
-    },
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
     /// `days_ahead` is zero or more than the database creates.
     #[error("days_ahead is {days}; choose 1 to {}", crate::day::DAYS_AHEAD_MAX)]
     DaysAhead {
@@ -97,7 +86,7 @@ impl OpenError {
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
-            Self::OutOfBounds { .. }
+            Self::OutOfBounds(_)
             | Self::DaysAhead { .. }
             | Self::ClocksDiffer { .. }
             | Self::ChunksTooLarge { .. } => Fault::Operator,

@@ -1,4 +1,4 @@
-//! Looks up everything that an inbox knows about one message, for all consumers.
+//! Looks up what an inbox knows about messages.
 
 use message::MessageId;
 use uuid::Uuid;
@@ -21,6 +21,25 @@ impl<DB: Dialect> Inbox<DB> {
         let looking = async {
             let mut connection = self.acquire(what).await?;
             self.tables().known(&mut connection, id).await.map_err(StoreError::during(what))
+        };
+        self.in_time(what, looking).await
+    }
+
+    /// Returns those of these messages that a consumer, or any, has applied for some tenant, or has
+    /// or had among its dead letters, in one statement: give it a few hundred ids at most. One that
+    /// is being retried is not among them. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StoreError`], also when the database did not answer within the call timeout.
+    pub async fn settled(
+        &self,
+        ids: &[Uuid],
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let what = "look up messages";
+        let looking = async {
+            let mut connection = self.acquire(what).await?;
+            self.tables().settled(&mut connection, ids, consumer).await.map_err(StoreError::during(what))
         };
         self.in_time(what, looking).await
     }

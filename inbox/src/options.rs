@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT};
+use message::{CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, OutOfBounds};
 use migrations::Identifier;
 use outbox::{
     AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
@@ -100,100 +100,41 @@ impl Default for InboxOptions {
 }
 
 impl InboxOptions {
-    /// Sets how long ids are remembered.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets how far ahead of the database's clock an id may be.
-    #[must_use]
-    pub fn skew_max(mut self, skew_max: Duration) -> Self {
-        self.skew_max = skew_max;
-        self
-    }
-
-    /// Sets how long resolved dead letters are kept.
-    #[must_use]
-    pub fn dead_letter_retention(mut self, dead_letter_retention: Duration) -> Self {
-        self.dead_letter_retention = dead_letter_retention;
-        self
-    }
-
-    /// Sets how long decisions of operators are kept.
-    #[must_use]
-    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
-        self
-    }
-
-    /// Sets how long the chunks of a message wait for the missing ones.
-    #[must_use]
-    pub fn incomplete_retention(mut self, incomplete_retention: Duration) -> Self {
-        self.incomplete_retention = incomplete_retention;
-        self
-    }
-
-    /// Sets the maximum payload that is assembled from chunks, in bytes.
-    #[must_use]
-    pub fn chunked_bytes_max(mut self, chunked_bytes_max: usize) -> Self {
-        self.chunked_bytes_max = chunked_bytes_max;
-        self
-    }
-
-    /// Sets how long a consumer waits for an answer from the database.
-    #[must_use]
-    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// Sets when two payloads with one id are the same message.
-    #[must_use]
-    pub fn payloads(mut self, payloads: PayloadComparison) -> Self {
-        self.payloads = payloads;
-        self
-    }
-
-    /// Sets whether the same id from another source is the same message.
-    #[must_use]
-    pub fn sources(mut self, sources: SourceComparison) -> Self {
-        self.sources = sources;
-        self
-    }
-
-    /// Sets the number of days whose partitions are created ahead of time.
-    #[must_use]
-    pub fn days_ahead(mut self, days_ahead: u32) -> Self {
-        self.days_ahead = days_ahead;
-        self
-    }
-
-    /// Sets the PostgreSQL schema of the tables.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
+    message::setters! {
+        /// Sets how long ids are remembered.
+        retention: Duration,
+        /// Sets how far ahead of the database's clock an id may be.
+        skew_max: Duration,
+        /// Sets how long resolved dead letters are kept.
+        dead_letter_retention: Duration,
+        /// Sets how long decisions of operators are kept.
+        audit_retention: Duration,
+        /// Sets how long the chunks of a message wait for the missing ones.
+        incomplete_retention: Duration,
+        /// Sets the maximum payload that is assembled from chunks, in bytes.
+        chunked_bytes_max: usize,
+        /// Sets how long a consumer waits for an answer from the database.
+        call_timeout: Duration,
+        /// Sets when two payloads with one id are the same message.
+        payloads: PayloadComparison,
+        /// Sets whether the same id from another source is the same message.
+        sources: SourceComparison,
+        /// Sets the number of days whose partitions are created ahead of time.
+        days_ahead: u32,
+        /// Sets the PostgreSQL schema of the tables.
+        schema as Option<Identifier>,
     }
 }
 
 impl InboxOptions {
     pub(crate) fn check(&self) -> Result<(), OpenError> {
-        let bounded = |what, value, min, max| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(OpenError::OutOfBounds { what, value, min, max })
-            }
-        };
-        bounded("audit retention", self.audit_retention, AUDIT_RETENTION_MIN, AUDIT_RETENTION_MAX)?;
-        bounded("retention", self.retention, RETENTION_MIN, RETENTION_MAX)?;
-        bounded("call timeout", self.call_timeout, CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX)?;
-        bounded("allowed clock skew", self.skew_max, Duration::ZERO, SKEW_MAX_MAX)?;
-        let min = INCOMPLETE_RETENTION_MIN;
-        let max = RETENTION_MAX;
-        bounded("retention of incomplete messages", self.incomplete_retention, min, max)?;
+        let audit = AUDIT_RETENTION_MIN..=AUDIT_RETENTION_MAX;
+        let incomplete = INCOMPLETE_RETENTION_MIN..=RETENTION_MAX;
+        OutOfBounds::check("audit retention", self.audit_retention, audit)?;
+        OutOfBounds::check("retention", self.retention, RETENTION_MIN..=RETENTION_MAX)?;
+        OutOfBounds::check("call timeout", self.call_timeout, CALL_TIMEOUT_MIN..=CALL_TIMEOUT_MAX)?;
+        OutOfBounds::check("allowed clock skew", self.skew_max, Duration::ZERO..=SKEW_MAX_MAX)?;
+        OutOfBounds::check("retention of incomplete messages", self.incomplete_retention, incomplete)?;
         if !(1..=DAYS_AHEAD_MAX).contains(&self.days_ahead) {
             return Err(OpenError::DaysAhead { days: self.days_ahead });
         }

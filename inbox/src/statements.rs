@@ -24,5 +24,5 @@ migrations::shared_statements! { $
     is_requested keep_chunk known_attempts known_rows letter_decision letter_groups letter_outcomes letter_total
     letters_of_key letters_of_topic lock_dead_letter lock_held lock_letters lock_others lock_set note_decision note_requests open_dead_letters
     open_letters postpone purge_attempts purge_dead_letters purge_minutes read_chunks remembered remembered_page
-    remove_chunks remove_set replace_requests requests resolve results_of retained_from store_dead_letter take_over unfinished
+    remove_chunks remove_set replace_requests requests resolve results_of retained_from settled store_dead_letter take_over unfinished
 }

@@ -46,6 +46,7 @@
 
 pub mod addresses;
 mod backoff;
+mod bounds;
 pub mod canonical_json;
 mod chunk;
 pub mod cloudevents;
@@ -72,6 +73,7 @@ mod proof;
 mod publisher;
 mod runtime;
 mod sealing;
+mod setters;
 mod shield;
 mod spans;
 mod splitter;
@@ -92,6 +94,7 @@ mod vectors;
 mod wire_headers;
 
 pub use backoff::{Backoff, jittered};
+pub use bounds::OutOfBounds;
 pub use chunk::{
     CHUNK_ATTRIBUTES, CHUNKED_BYTES_MAX, CHUNKED_BYTES_MAX_DEFAULT, CHUNKS_MAX, Chunk, InvalidChunk,
 };

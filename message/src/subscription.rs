@@ -299,8 +299,10 @@ pub trait Subscription: Send {
     }
 
     /// Returns whether the broker has assigned it anything to read; `None` where that is unknown,
-    /// or where the broker assigns nothing. Kafka: false while its group rebalances, or while other
-    /// members have all partitions. Answers from memory.
+    /// or where the broker assigns nothing. False: the messages that wait are not for this consumer
+    /// now, and it has not stalled. Kafka: while its group rebalances, or while other members have
+    /// all partitions. RabbitMQ: while it is a standby of its queues. SQS: while other consumers
+    /// have messages of all groups of a FIFO queue in hand. Answers from memory.
     fn is_assigned(&self) -> Option<bool> {
         None
     }

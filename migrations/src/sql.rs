@@ -174,7 +174,7 @@ macro_rules! statements {
         }
 
         impl Statements {
-            pub(super) fn new(schema: Option<&$crate::Identifier>) -> Self {
+            pub(crate) fn new(schema: Option<&$crate::Identifier>) -> Self {
                 let shared: &[(&'static str, &'static str)] = &[$((stringify!($part), $text)),*];
                 let render = |own: &[(&'static str, &'static str)], sql| {
                     let parts: Vec<_> = own.iter().chain(shared).copied().collect();
@@ -187,7 +187,7 @@ macro_rules! statements {
 
             /// Returns every statement with its name.
             #[allow(dead_code, reason = "for tests that check every statement")]
-            pub(super) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
+            pub(crate) fn each(&self) -> Vec<(&'static str, &$crate::Statement)> {
                 vec![$((stringify!($name), &self.$name)),*]
             }
         }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use inbox::HandlerError;
-use message::{InvalidText, error_text};
+use message::{InvalidText, OutOfBounds, error_text};
 use migrations::MigrateError;
 use migrations::own_transaction::ENDED;
 pub use outbox::StoreError;
@@ -31,6 +31,12 @@ pub enum OpenError {
     /// The database is unavailable.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// An option of the worker is out of bounds.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// `attempts_max` is 0.
+    #[error("the maximum number of attempts is 0; choose at least 1")]
+    NoAttempts,
     /// A type has a name that cannot be used.
     #[error(transparent)]
     Name(#[from] InvalidText),

@@ -3,8 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use message::{Backoff, finite};
-use outbox::{AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN};
+use message::{Backoff, OutOfBounds, finite};
+use outbox::{
+    AUDIT_RETENTION_DEFAULT, AUDIT_RETENTION_MAX, AUDIT_RETENTION_MIN, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN,
+};
+
+use crate::error::OpenError;
 
 /// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -17,7 +21,8 @@ pub(crate) const POLL_MIN: Duration = Duration::from_millis(2);
 /// The longest span of time that is stored: a century.
 pub const SPAN_MAX: Duration = Duration::from_secs(36_525 * 86_400);
 
-/// Settings of a worker. Values out of bounds are set to the nearest bound.
+/// Settings of a worker. [`SagasBuilder::open`](crate::SagasBuilder::open) refuses values out of
+/// bounds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +40,7 @@ pub struct WorkerOptions {
     /// How long a dead or hanging worker keeps its sagas: 1 s to 1 h. Default: 15 s. A live worker
     /// renews its leases after each third of this time.
     pub lease: Duration,
-    /// Longest pause between two polls while there is no work: at least 2 ms. Default: 100 ms.
+    /// Longest pause between two polls while there is no work: 2 ms to 24 h. Default: 100 ms.
     pub poll_max: Duration,
     /// Consecutive failures of one step, or of one undo, after which a saga is stuck; at least 1.
     /// Default: 10. The death of a worker counts as a failure. So does an outage of the sagas'
@@ -76,81 +81,40 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Sets how many sagas run at once in this process.
-    #[must_use]
-    pub fn concurrency(mut self, concurrency: NonZeroU32) -> Self {
-        self.concurrency = concurrency;
-        self
+    message::setters! {
+        /// Sets how many sagas run at once in this process.
+        concurrency: NonZeroU32,
+        /// Sets how long a worker that died keeps its sagas.
+        lease: Duration,
+        /// Sets the longest pause between two polls for work.
+        poll_max: Duration,
+        /// Sets the number of consecutive failures after which a saga is stuck.
+        attempts_max: u32,
+        /// Sets the pauses between attempts.
+        backoff: Backoff,
+        /// Sets how long a saga that has ended is remembered.
+        retention: Duration,
+        /// Sets how long decisions of operators are kept.
+        audit_retention: Duration,
+        /// Sets how long a call to the database may take.
+        call_timeout: Duration,
+        /// Sets how long a stopping worker waits for its sagas.
+        shutdown_grace: Duration,
     }
 
-    /// Sets how long a worker that died keeps its sagas.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Sets the longest pause between two polls for work.
-    #[must_use]
-    pub fn poll_max(mut self, poll_max: Duration) -> Self {
-        self.poll_max = poll_max;
-        self
-    }
-
-    /// Sets the number of consecutive failures after which a saga is stuck.
-    #[must_use]
-    pub fn attempts_max(mut self, attempts_max: u32) -> Self {
-        self.attempts_max = attempts_max;
-        self
-    }
-
-    /// Sets the pauses between attempts.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets how long a saga that has ended is remembered.
-    #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Sets how long decisions of operators are kept.
-    #[must_use]
-    pub fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
-        self
-    }
-
-    /// Sets how long a call to the database may take.
-    #[must_use]
-    pub fn call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.call_timeout = call_timeout;
-        self
-    }
-
-    /// Sets how long a stopping worker waits for its sagas.
-    #[must_use]
-    pub fn shutdown_grace(mut self, shutdown_grace: Duration) -> Self {
-        self.shutdown_grace = shutdown_grace;
-        self
-    }
-
-    pub(crate) fn bounded(self) -> Self {
-        Self {
-            lease: self.lease.clamp(LEASE_MIN, LEASE_MAX),
-            poll_max: self.poll_max.max(POLL_MIN),
-            attempts_max: self.attempts_max.max(1),
-            call_timeout: self.call_timeout.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT_MAX),
-            backoff: Backoff { max: self.backoff.max.min(PAUSE_MAX), ..self.backoff },
-            retention: self.retention.min(SPAN_MAX),
-            audit_retention: self.audit_retention.clamp(AUDIT_RETENTION_MIN, SPAN_MAX),
-            shutdown_grace: finite(self.shutdown_grace),
-            ..self
+    /// Checks the bounds, and makes every time one that can be added to a clock.
+    pub(crate) fn checked(self) -> Result<Self, OpenError> {
+        let audit = AUDIT_RETENTION_MIN..=AUDIT_RETENTION_MAX;
+        OutOfBounds::check("lease", self.lease, LEASE_MIN..=LEASE_MAX)?;
+        OutOfBounds::check("longest pause between polls", self.poll_max, POLL_MIN..=PAUSE_MAX)?;
+        OutOfBounds::check("call timeout", self.call_timeout, CALL_TIMEOUT_MIN..=CALL_TIMEOUT_MAX)?;
+        OutOfBounds::check("longest pause between attempts", self.backoff.max, Duration::ZERO..=PAUSE_MAX)?;
+        OutOfBounds::check("retention", self.retention, Duration::ZERO..=SPAN_MAX)?;
+        OutOfBounds::check("audit retention", self.audit_retention, audit)?;
+        if self.attempts_max == 0 {
+            return Err(OpenError::NoAttempts);
         }
+        Ok(Self { shutdown_grace: finite(self.shutdown_grace), ..self })
     }
 }
 
@@ -162,7 +126,32 @@ mod tests {
     /// A stop adds it to the clock; if that panicked, all steps would be cut off in the middle.
     #[test]
     fn a_stop_may_wait_without_a_limit() {
-        let options = WorkerOptions::default().shutdown_grace(Duration::MAX).bounded();
+        let options = WorkerOptions::default().shutdown_grace(Duration::MAX).checked().unwrap();
         assert!(Instant::now().checked_add(options.shutdown_grace).is_some());
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_refused_with_their_bounds() {
+        let [none, day] = [Duration::ZERO, Duration::from_secs(86_400)];
+        let default = WorkerOptions::default;
+        let fast = |max| Backoff { first: none, max };
+        for fine in [
+            default(),
+            default().lease(LEASE_MIN).poll_max(POLL_MIN).retention(none).attempts_max(1).backoff(fast(none)),
+            default().lease(LEASE_MAX).poll_max(day).retention(SPAN_MAX).backoff(fast(day)),
+        ] {
+            fine.checked().unwrap();
+        }
+        for (wrong, text) in [
+            (default().lease(day), "the lease is 1d; choose 1s to 1h"),
+            (default().poll_max(none), "the longest pause between polls is 0s; choose 2ms to 1d"),
+            (default().call_timeout(day), "the call timeout is 1d; choose 1s to 1h"),
+            (default().backoff(fast(2 * day)), "the longest pause between attempts is 2d; choose 0s to 1d"),
+            (default().retention(2 * SPAN_MAX), "the retention is 73050d; choose 0s to 36525d"),
+            (default().audit_retention(day), "the audit retention is 1d; choose 31d to 36525d"),
+            (default().attempts_max(0), "the maximum number of attempts is 0; choose at least 1"),
+        ] {
+            assert_eq!(wrong.checked().unwrap_err().to_string(), text);
+        }
     }
 }

@@ -256,7 +256,7 @@ impl<DB: Dialect> SagasBuilder<DB> {
         self
     }
 
-    /// Sets the options of the worker.
+    /// Sets the options of the worker. Their bounds are checked on opening.
     pub fn options(mut self, options: WorkerOptions) -> Self {
         self.options = options;
         self
@@ -265,14 +265,14 @@ impl<DB: Dialect> SagasBuilder<DB> {
     /// Opens the tables, which must exist.
     ///
     /// # Errors
-    /// [`OpenError`]: a type or version that cannot be registered, a schema that does not fit (the
-    /// text names the command to run), or an unavailable database.
+    /// [`OpenError`]: a type or version that cannot be registered, an option out of bounds, a
+    /// schema that does not fit (the text names the command to run), or an unavailable database.
     pub async fn open(self) -> Result<Sagas<DB>, OpenError> {
         let Self { pool, outbox, schema, registry, options, .. } = self;
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        let options = options.bounded();
+        let options = options.checked()?;
         let turns = turns(pool.options().get_max_connections());
         let db = Bounded::new(pool, options.call_timeout);
         let mut connection = db.acquire().await.map_err(StoreError::during("give a connection"))?;

@@ -70,18 +70,11 @@ impl<DB: Database> WorldBuilder<DB> {
         self
     }
 
-    /// Sets the options of the inbox: the ids that it accepts, and how long it remembers them.
-    #[must_use]
-    pub fn inbox(mut self, options: InboxOptions) -> Self {
-        self.inbox = options;
-        self
-    }
-
-    /// Sets the maximum time that [`World::quiet`] waits. The default is 20 s.
-    #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
-        self
+    message::setters! {
+        /// Sets the options of the inbox: the ids that it accepts, and how long it remembers them.
+        inbox: InboxOptions,
+        /// Sets the maximum time that [`World::quiet`] waits. The default is 20 s.
+        patience: Duration,
     }
 
     /// Creates the database with its tables, and starts the relay.

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Sends one request many times at once, or kills the service in the middle, and counts the outcomes.
+"""Sends one request many times at once, and counts the outcomes.
 
 The client knows nothing of the toolkit and uses only Python's standard library. It starts the example `orders_api`:
 
-    storm.py rounds PROGRAM --rounds 1000 --clients 100
-    storm.py kills  PROGRAM --rounds 20     (built with --features crash-points)
+    storm.py PROGRAM --rounds 1000 --clients 100
 
 DATABASE_URL names an empty PostgreSQL database. Exits with 1 if a promise was broken.
 """
@@ -19,19 +18,15 @@ import sys
 import threading
 import time
 
-POINTS = ["keys::after_claim", "keys::after_effect", "keys::after_outcome", "keys::after_complete"]
-LEASE_SECONDS = 60
 PATIENCE_SECONDS = 30
 
 
 class Service:
     """The example service, on a free port."""
 
-    def __init__(self, program, crash_point=None):
+    def __init__(self, program):
         environment = dict(os.environ, LISTEN="127.0.0.1:0")
         environment.pop("OUTBOX_CRASH_POINTS", None)
-        if crash_point:
-            environment["OUTBOX_CRASH_POINTS"] = crash_point
         self.process = subprocess.Popen([program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
         if not line.startswith("listening on http://"):
@@ -40,7 +35,7 @@ class Service:
 
     def end(self):
         self.process.kill()
-        return self.process.wait()
+        self.process.wait()
 
 
 class Answer(collections.namedtuple("Answer", "status replayed body retry_after")):
@@ -106,60 +101,13 @@ def rounds(arguments):
     return broken == 0 and orders - before == messages - before == arguments.rounds
 
 
-def kills(arguments):
-    """Ends the service at one of its crash points in every round, and retries at another service."""
-    fine = True
-    healthy = Service(arguments.program)
-    for point in POINTS:
-        longest = 0.0
-        outcomes = collections.Counter()
-        before, _ = count(healthy.address)
-        for index in range(arguments.rounds):
-            key = f"{os.getpid()}-{point}-{index}"
-            body = json.dumps({"cents": index})
-            doomed = Service(arguments.program, point)
-            try:
-                answer = send(http.client.HTTPConnection(doomed.address, timeout=PATIENCE_SECONDS), key, body)
-                print(f"{point}: the service should have ended, but answered {answer}")
-                fine = False
-            except (http.client.HTTPException, OSError):
-                pass
-            code = doomed.process.wait()
-            if code != -6:
-                print(f"{point}: ended with {code}")
-                fine = False
-            ended = time.monotonic()
-            while True:
-                answer = send(http.client.HTTPConnection(healthy.address, timeout=PATIENCE_SECONDS), key, body)
-                if answer.status == 201:
-                    break
-                if answer.status != 409 or time.monotonic() - ended > LEASE_SECONDS + 5:
-                    print(f"{point}: {answer}")
-                    fine = False
-                    break
-                time.sleep(0.02)
-            longest = max(longest, time.monotonic() - ended)
-            outcomes["replayed" if answer.replayed else "executed"] += 1
-            again = send(http.client.HTTPConnection(healthy.address, timeout=PATIENCE_SECONDS), key, body)
-            if not again.replayed or again.body != answer.body:
-                print(f"{point}: another answer: {again}")
-                fine = False
-        orders, messages = count(healthy.address)
-        print(f"{point}: {arguments.rounds} kills, {dict(outcomes)} by the retry, free after at most {longest:.2f} s, "
-              f"{orders - before} orders, {messages - before} messages")
-        fine = fine and orders - before == messages - before == arguments.rounds
-    healthy.end()
-    return fine
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["rounds", "kills"])
     parser.add_argument("program")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", type=int, default=100)
     arguments = parser.parse_args()
-    sys.exit(0 if {"rounds": rounds, "kills": kills}[arguments.what](arguments) else 1)
+    sys.exit(0 if rounds(arguments) else 1)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ mod deny;
 mod features;
 mod fuzz;
 mod git;
-mod measure;
 mod mutants;
 mod outside;
 mod package;
@@ -45,7 +44,6 @@ enum Task {
     Storm(storm::Storm),
     Mutants(mutants::Mutants),
     Fuzz(fuzz::Fuzz),
-    Measure(measure::Measure),
 }
 
 fn main() -> ExitCode {
@@ -59,7 +57,6 @@ fn main() -> ExitCode {
         Task::Storm(options) => storm::run(&options),
         Task::Mutants(options) => mutants::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
-        Task::Measure(options) => measure::run(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

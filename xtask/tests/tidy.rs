@@ -310,6 +310,13 @@ fn functions_take_no_tuples() {
     assert_none(&found);
 }
 
+/// Returns the rows of `message::setters!` in a text.
+fn setter_rows(text: &str) -> Vec<&str> {
+    let blocks = text.split("\n    message::setters! {\n").skip(1);
+    let rows = blocks.flat_map(|block| block.split("\n    }\n").next().unwrap_or_default().lines());
+    rows.map(str::trim_start).collect()
+}
+
 /// Returns the faults of the public options in a text, each with the line of its struct. A field
 /// without a setter cannot be set by another crate once the struct is `#[non_exhaustive]`.
 fn closed_options(text: &str) -> Vec<(usize, String)> {
@@ -328,7 +335,10 @@ fn closed_options(text: &str) -> Vec<(usize, String)> {
         }
         let fields = lines[at..].iter().take_while(|inside| **inside != "}");
         for field in fields.filter_map(|inside| inside.strip_prefix("    pub ")?.split(':').next()) {
-            if !text.contains(&format!("        self.{field} = ")) {
+            let is_row = |start: &&str| {
+                start.starts_with(&format!("{field}: ")) || start.starts_with(&format!("{field} as "))
+            };
+            if !text.contains(&format!("        self.{field} = ")) && !setter_rows(text).iter().any(is_row) {
                 found.push((at + 1, format!("{name} has no setter {field}")));
             }
         }
@@ -345,6 +355,10 @@ fn options_can_grow() {
     assert_eq!(closed_options(whole), []);
     assert_eq!(closed_options(&whole.replace("#[non_exhaustive]", "#[derive(Debug)]")).len(), 1);
     assert_eq!(closed_options(&whole.replace("self.schema = schema;", "self")).len(), 1);
+    let rows = whole.split("    pub fn").next().unwrap_or_default().to_owned()
+        + "    message::setters! {\n        schema: String,\n    }\n";
+    assert_eq!(closed_options(&rows), []);
+    assert_eq!(closed_options(&rows.replace("        schema: String,", "        scheme: String,")).len(), 1);
     let mut found = Vec::new();
     for (path, text) in texts(&[".rs"]) {
         if PRODUCT.iter().any(|folder| path.starts_with(folder)) {

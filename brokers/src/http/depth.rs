@@ -37,12 +37,17 @@ impl Times {
     /// in flight than allowed, other shares have the free places: each request then counts as
     /// `slowdown` times as long.
     pub(super) fn ends(&mut self, since: Instant, now: Instant, slowdown: u32) {
-        if let Ok(place) = self.begun.binary_search(&since) {
-            self.begun.remove(place);
-        }
+        self.drops(since);
         let taken = now.saturating_duration_since(since).saturating_mul(slowdown).min(COUNTED_MAX);
         let average = self.average.map_or(taken, |before| (before * (WEIGHT - 1) + taken) / WEIGHT);
         self.average = Some(average);
+    }
+
+    /// Records the end of a request that began at `since` and was never sent.
+    pub(super) fn drops(&mut self, since: Instant) {
+        if let Ok(place) = self.begun.binary_search(&since) {
+            self.begun.remove(place);
+        }
     }
 
     /// Returns how many messages may wait, at least `concurrency` and at most `max`: as many as

@@ -11,7 +11,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::depth::WAIT_MAX;
-use super::fault::Failure;
+use super::fault::Shown;
 use super::send::{Job, Sender};
 use super::share::{Bounds, Next, Share};
 
@@ -61,7 +61,7 @@ pub(super) struct Dispatcher {
     shares: HashMap<Arc<str>, Share>,
     /// The shares that may send, each once.
     turns: VecDeque<Arc<str>>,
-    requests: JoinSet<Option<Failure>>,
+    requests: JoinSet<Shown>,
     in_flight: HashMap<Id, Request>,
     counted: Counted,
     /// When to check whether more messages wait in the shares than are sent soon. If the requests
@@ -207,12 +207,12 @@ impl Dispatcher {
         }
     }
 
-    fn finish(&mut self, finished: Result<(Id, Option<Failure>), JoinError>) {
-        let (id, failure) = match finished {
+    fn finish(&mut self, finished: Result<(Id, Shown), JoinError>) {
+        let (id, shown) = match finished {
             Ok(finished) => finished,
             Err(error) => {
                 tracing::error!(%error, "an HTTP request failed because of a bug; its message is answered as unknown");
-                (error.id(), None)
+                (error.id(), Shown::Nothing)
             }
         };
         let Some(Request { share: name, uri, since, is_counted }) = self.in_flight.remove(&id) else {
@@ -220,7 +220,7 @@ impl Dispatcher {
         };
         self.counted.len -= usize::from(is_counted);
         let Some(share) = self.shares.get_mut(&name) else { return };
-        let is_left = share.finish(&uri, since, failure.as_ref());
+        let is_left = share.finish(&uri, since, &shown);
         self.take_turn(&name);
         if is_left {
             self.forget_idle();

@@ -29,6 +29,17 @@ pub(super) struct Failure {
     pub(super) retry_after: Option<Duration>,
 }
 
+/// The evidence that the end of a request gives about its endpoint.
+#[derive(Debug)]
+pub(super) enum Shown {
+    /// It has answered about the message.
+    Answered,
+    /// It has failed.
+    Failed(Failure),
+    /// None: the message could not be sent at all.
+    Nothing,
+}
+
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -210,9 +221,10 @@ impl Failure {
     }
 
     /// Returns the failure of an endpoint that takes messages more slowly than they come.
-    pub(super) fn behind(waiting: usize) -> Self {
+    pub(super) fn behind() -> Self {
+        // Always the same text: each different error of an entry is kept.
         let text =
-            format!("messages come faster than it takes them, and {waiting} of them wait for it already");
+            String::from("messages come faster than it takes them, and enough of them wait for it already");
         Self { kind: Kind::Saturated, text, retry_after: None }
     }
 

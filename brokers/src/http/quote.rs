@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use message::Message;
+use unicode_normalization::UnicodeNormalization as _;
 
 use super::address::Target;
 use super::wire::percent_decoded;
@@ -77,6 +78,11 @@ fn hidden<'a>(message: &'a Message, target: &'a Target) -> Vec<Cow<'a, str>> {
     urls.into_iter().chain(headers).chain(unescaped).chain([payload]).collect()
 }
 
+/// Returns a text in one form of Unicode: a receiver may decompose letters, or compose them.
+fn composed(text: &str) -> Cow<'_, str> {
+    if text.is_ascii() { Cow::Borrowed(text) } else { Cow::Owned(text.nfkc().collect()) }
+}
+
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric())
 }
@@ -93,15 +99,16 @@ struct Pieces {
 
 impl Pieces {
     fn of(text: &str) -> Self {
-        let letters: Vec<char> = letters(text).collect();
+        let text = composed(text);
+        let letters: Vec<char> = letters(&text).collect();
         Self {
-            words: words(text).map(letters_of).collect(),
+            words: words(&text).map(letters_of).collect(),
             runs: letters.windows(RUN).filter_map(|run| run.try_into().ok()).collect(),
         }
     }
 
     fn is_in_any(&self, texts: &[Cow<str>]) -> bool {
-        texts.iter().any(|text| self.is_word_in(text) || self.is_run_in(text))
+        texts.iter().map(|text| composed(text)).any(|text| self.is_word_in(&text) || self.is_run_in(&text))
     }
 
     fn is_word_in(&self, text: &str) -> bool {
@@ -177,9 +184,22 @@ mod tests {
             ("who is müller?", "who is meier?"),
             ("907 is wrong", "908 is wrong"),
             ("unknown: acme", "unknown: acne"),
+            // Decomposed, and in full width.
+            ("who is Mu\u{308}ller?", "who is Me\u{308}ller?"),
+            ("\u{ff4d}\u{fc}ller", "\u{ff4e}\u{fc}ller"),
         ] {
             assert_eq!(said_of(body, payload), HIDDEN, "{body}");
             assert_eq!(said_of(harmless, payload), format!(": \"{harmless}\""));
+        }
+    }
+
+    /// Goal: the form of Unicode does not matter, neither of the payload nor of the body.
+    #[test]
+    fn letters_are_compared_however_they_are_composed() {
+        for payload in ["{\"name\":\"M\u{fc}ller\"}", "{\"name\":\"Mu\u{308}ller\"}"] {
+            for body in ["unknown: M\u{fc}ller", "unknown: Mu\u{308}ller", "unknown: MU\u{308}LLER"] {
+                assert_eq!(said_of(body, payload), HIDDEN, "{body} {payload}");
+            }
         }
     }
 

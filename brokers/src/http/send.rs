@@ -13,7 +13,7 @@ use message::{Message, PublishError};
 use super::client::Client;
 use super::config::{Config, Mode};
 use super::endpoints::Endpoint;
-use super::fault::{Failure, Kind, Statuses};
+use super::fault::{Failure, Kind, Shown, Statuses};
 use super::quote;
 use super::signature;
 use super::stops::{Stop, Stops};
@@ -91,9 +91,9 @@ impl Sender {
         }
     }
 
-    /// Sends a message and answers it. `streak` holds the messages on which the endpoint has
-    /// failed. Returns the failure, if it is the endpoint's.
-    pub(super) async fn send(self: Arc<Self>, job: Job, streak: Arc<Streak>) -> Option<Failure> {
+    /// Sends a message and answers it. Returns what that shows about the endpoint. `streak` holds
+    /// the messages on which it failed.
+    pub(super) async fn send(self: Arc<Self>, job: Job, streak: Arc<Streak>) -> Shown {
         let Job { message, endpoint, pending } = job;
         match self.outcome(&message, &endpoint).await {
             Ok(response) => {
@@ -101,11 +101,11 @@ impl Sender {
                 pending.answer(Ok(()));
                 // So that the connection can be used again.
                 let _ = beginning(response.into_body(), SUCCESS_BYTES_MAX).await;
-                None
+                Shown::Answered
             }
             Err(Unsent::Unwritten(error)) => {
                 pending.answer(Err(error));
-                None
+                Shown::Nothing
             }
             Err(Unsent::Failed(failure)) => {
                 let mut outcomes = streak.outcomes();
@@ -126,7 +126,7 @@ impl Sender {
                 let is_suspect = failure.may_be_of_the_message();
                 pending.answer(Err(if is_suspect { error.about_this_message() } else { error }));
                 drop(outcomes);
-                failure.kind.is_endpoints().then_some(failure)
+                if failure.kind.is_endpoints() { Shown::Failed(failure) } else { Shown::Answered }
             }
         }
     }

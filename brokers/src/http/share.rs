@@ -12,7 +12,7 @@ use message::FaultScope;
 use tokio::time::Instant;
 
 use super::depth::Times;
-use super::fault::{Failure, Kind};
+use super::fault::{Failure, Kind, Shown};
 use super::send::Job;
 use super::streak::Streak;
 
@@ -150,7 +150,7 @@ impl Share {
         let depth = if is_tried { concurrency } else { depth };
         let bytes = self.waiting_bytes + job.message.wire_bytes();
         let has_no_room = self.waiting >= depth || (self.waiting >= concurrency && bytes > WAITING_BYTES_MAX);
-        has_no_room.then(|| Failure::behind(self.waiting))
+        has_no_room.then(Failure::behind)
     }
 
     /// Returns how many messages may wait; `None` if any number.
@@ -182,7 +182,7 @@ impl Share {
             beyond.extend(lane.waiting.drain(kept..));
         }
         beyond.sort_unstable_by_key(|waiting| Reverse(waiting.number));
-        let failure = Failure::behind(depth);
+        let failure = Failure::behind();
         for Waiting { job, .. } in beyond {
             self.leaves(&job);
             job.fail(&failure);
@@ -232,20 +232,26 @@ impl Share {
         self.waiting_bytes -= job.message.wire_bytes();
     }
 
-    /// Records the end of a request that began at `since`, and the endpoint's failure, if any.
-    /// Returns whether the endpoint is now known only because it failed.
-    pub(super) fn finish(&mut self, uri: &Uri, since: Instant, failure: Option<&Failure>) -> bool {
+    /// Takes the end of a request that was begun at `since`. Returns whether the endpoint is known
+    /// from now on only because it failed.
+    pub(super) fn finish(&mut self, uri: &Uri, since: Instant, shown: &Shown) -> bool {
         let now = Instant::now();
         // Although messages wait, other shares have the places that this one does not use.
         let slowdown = if self.waiting > 0 { self.bounds.concurrency / self.in_flight.max(1) } else { 1 };
-        self.times.ends(since, now, u32::try_from(slowdown).unwrap_or(u32::MAX));
+        if matches!(shown, Shown::Nothing) {
+            self.times.drops(since);
+        } else {
+            self.times.ends(since, now, u32::try_from(slowdown).unwrap_or(u32::MAX));
+        }
         self.in_flight -= 1;
         let Some(lane) = self.lanes.get_mut(uri) else { return false };
         lane.in_flight -= 1;
-        match failure {
+        match shown {
+            Shown::Nothing => {}
             // It has answered others meanwhile: the failure shows nothing about them.
-            Some(failure) if failure.kind == Kind::Lost && lane.answered_at.is_some_and(|at| at > since) => {}
-            Some(failure) => {
+            Shown::Failed(Failure { kind: Kind::Lost, .. })
+                if lane.answered_at.is_some_and(|at| at > since) => {}
+            Shown::Failed(failure) => {
                 lane.is_failing = true;
                 // Each of them would wait for the same failure, and they have not been sent.
                 for Waiting { job, .. } in std::mem::take(&mut lane.waiting) {
@@ -253,8 +259,8 @@ impl Share {
                     job.fail(failure);
                 }
             }
-            None => {
-                // Requests may end here in another order than in the streak.
+            Shown::Answered => {
+                // Of two requests that failed, the last one may be the first to end here.
                 lane.is_failing = lane.streak.is_full();
                 lane.answered_at = Some(now);
             }
@@ -383,17 +389,17 @@ mod tests {
         /// Answers the requests whose time is over, and sends others in their places.
         fn answer(&mut self) {
             while self.requests.front().is_some_and(|request| request.until <= Instant::now()) {
-                self.end(None);
+                self.end(&Shown::Answered);
                 self.send();
             }
         }
 
         /// Ends the oldest request.
-        fn end(&mut self, failure: Option<&Failure>) {
+        fn end(&mut self, shown: &Shown) {
             let Request { next, since, .. } = self.requests.pop_front().unwrap();
             let uri = next.job.endpoint.target.uri.clone();
             next.job.pending.answer(Ok(()));
-            self.share.finish(&uri, since, failure);
+            self.share.finish(&uri, since, shown);
             self.look();
         }
 
@@ -464,7 +470,7 @@ mod tests {
         bench.push("parcels", 3);
         assert!(bench.refused.is_empty());
         tokio::time::advance(ms(250)).await;
-        bench.end(None);
+        bench.end(&Shown::Answered);
         // 32 are sent in half a second, and 16 are in flight.
         let sent: HashSet<u64> = bench.sent.iter().copied().collect();
         let kept: Vec<_> = (1..=303).filter(|ticket| !sent.contains(ticket)).take(32).collect();
@@ -493,7 +499,7 @@ mod tests {
         bench.push("orders", 1);
         assert_eq!((bench.share.waiting, bench.refused.last()), (CONCURRENCY, Some(&201)));
         // The answer of one shows nothing about the others.
-        bench.end(None);
+        bench.end(&Shown::Answered);
         bench.send();
         bench.push("orders", 2);
         assert_eq!((bench.share.waiting, bench.refused.last()), (CONCURRENCY, Some(&203)));
@@ -525,11 +531,35 @@ mod tests {
         let mut bench = Bench::new(ms(5));
         bench.push("orders", 1);
         bench.send();
-        bench.end(Some(&Failure::tried()));
+        bench.end(&Shown::Failed(Failure::tried()));
         bench.push("orders", 1);
         bench.send();
         bench.push("orders", CONCURRENCY + 1);
         assert_eq!((bench.share.waiting, bench.refused.as_slice()), (CONCURRENCY, &[19][..]));
+    }
+
+    /// Goal: a message that cannot be sent shows neither that its endpoint is back nor how long its
+    /// requests take. Oracle: the requests in flight, and how many messages may wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_cannot_be_sent_shows_nothing_about_its_endpoint() {
+        let mut bench = Bench::new(ms(300));
+        bench.run(ms(6_000), ms(100), 1).await;
+        while !bench.requests.is_empty() {
+            bench.end(&Shown::Failed(Failure::tried()));
+        }
+        let depth = bench.share.depth(Instant::now());
+        for _ in 0..20 {
+            bench.push("orders", 1);
+            bench.send();
+            bench.end(&Shown::Nothing);
+            assert_eq!(bench.share.depth(Instant::now()), depth);
+        }
+        bench.push("orders", 5);
+        bench.send();
+        assert_eq!((bench.share.in_flight, bench.share.waiting), (1, 4), "one tries whether it is back");
+        bench.end(&Shown::Answered);
+        bench.send();
+        assert_eq!((bench.share.in_flight, bench.share.waiting), (4, 0));
     }
 
     /// Goal: a single endpoint delays no other, so any number waits for it. Oracle: no receipts.

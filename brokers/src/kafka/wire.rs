@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use message::cloudevents::{self, Envelope};
-use message::{HeadersCut, Malformed, Message, TOMBSTONE, WIRE_HEADERS_MAX, WireHeaders};
+use message::{ForeignMessage, HeadersCut, Malformed, Message, TOMBSTONE, WIRE_HEADERS_MAX, WireHeaders};
 use rdkafka::message::{Header, Headers, OwnedHeaders};
 
 use super::evidence;
@@ -153,6 +153,11 @@ pub(crate) fn read(record: &impl rdkafka::Message) -> Result<Message, Box<Malfor
             // The record has a value, whatever the header says. If it were forwarded with this
             // header, its key would be deleted.
             message.headers.remove(TOMBSTONE);
+            // Takes the place of the header that was removed, so there is room for it.
+            let named = |known: &str| format!("{known}, \"{TOMBSTONE}\"");
+            let known = message.headers.get(ForeignMessage::LEFT_OUT).map(named);
+            let left_out = known.unwrap_or_else(|| format!("\"{TOMBSTONE}\""));
+            let _ = message.headers.insert(ForeignMessage::LEFT_OUT, &left_out);
         }
         message
     });
@@ -324,7 +329,10 @@ mod tests {
         claimed.headers.insert(TOMBSTONE, "true").unwrap();
         let claimed = self::read(&record(&claimed, Some(b"order-7"), Some(b""))).unwrap();
         assert!(!claimed.is_tombstone() && claimed.headers.get("tenant").is_some());
-        // Another producer's mark beside a payload means nothing.
+        assert_eq!(claimed.headers.get(ForeignMessage::LEFT_OUT), Some("\"tombstone\""));
+        let again = self::read(&record(&claimed, Some(b"order-7"), Some(b""))).unwrap();
+        assert_eq!(again.headers, claimed.headers);
+        // The mark of another producer beside a payload says nothing.
         let mut marked = sample();
         marked.headers.insert(TOMBSTONE, "true").unwrap();
         assert_eq!(value(&marked), Some(&br#"{"total":12}"#[..]));

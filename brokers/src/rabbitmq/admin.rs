@@ -27,6 +27,10 @@ pub struct QueueOptions {
     /// Maximum number of messages (`x-max-length`). Above it, new ones are rejected
     /// (`x-overflow=reject-publish`): the broker's default would drop old, acknowledged messages.
     pub messages_max: Option<NonZeroU32>,
+    /// Deliveries of one message after which a quorum queue drops or dead-letters it
+    /// (`x-delivery-limit`); `None` is the broker's default: 20 since RabbitMQ 4, no limit before.
+    /// Outages count as deliveries, so choose a number out of reach.
+    pub deliveries_max: Option<NonZeroU32>,
 }
 
 impl QueueOptions {
@@ -41,6 +45,13 @@ impl QueueOptions {
     #[must_use]
     pub fn messages_max(mut self, messages_max: Option<NonZeroU32>) -> Self {
         self.messages_max = messages_max;
+        self
+    }
+
+    /// Sets the number of deliveries of one message.
+    #[must_use]
+    pub fn deliveries_max(mut self, deliveries_max: Option<NonZeroU32>) -> Self {
+        self.deliveries_max = deliveries_max;
         self
     }
 }
@@ -74,6 +85,10 @@ impl Admin {
         if let Some(messages_max) = options.messages_max {
             arguments.insert(short("x-max-length")?, AMQPValue::LongLongInt(messages_max.get().into()));
             arguments.insert(short("x-overflow")?, text("reject-publish"));
+        }
+        if let Some(deliveries_max) = options.deliveries_max {
+            let limit = AMQPValue::LongLongInt(deliveries_max.get().into());
+            arguments.insert(short("x-delivery-limit")?, limit);
         }
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let channel = self.channel().await?;

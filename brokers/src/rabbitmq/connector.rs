@@ -152,9 +152,78 @@ impl message::Connector for Connector {
 
 #[cfg(test)]
 mod tests {
-    use message::Connector as _;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use message::{Connector as _, EventType, Message, Submission, Ticket, Topic};
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::rabbitmq::fake::{
+        CHANNEL_OPEN_OK, CONFIRM_SELECT_OK, CONNECTION_OPEN_OK, START, TUNE, read, send,
+    };
+
+    /// How long a client is silent that waits for confirmations.
+    const SILENCE: Duration = Duration::from_millis(100);
+    /// The beginning of basic.ack, before the number and whether it covers those before it.
+    const BASIC_ACK: &[u8] = b"\0\x3c\0\x50";
+
+    /// Serves one client, and confirms what it has received once the client is silent. Counts the
+    /// largest number of messages that waited for confirmation on one channel.
+    async fn serve(listener: TcpListener, waiting_max: Arc<AtomicU64>) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+        send(&mut stream, 0, START).await.unwrap();
+        // For each channel, how many messages were received and how many are confirmed.
+        let mut channels: BTreeMap<u16, [u64; 2]> = BTreeMap::new();
+        loop {
+            if tokio::time::timeout(SILENCE, stream.peek(&mut [0])).await.is_err() {
+                for (channel, [received, confirmed]) in &mut channels {
+                    if *received > *confirmed {
+                        waiting_max.fetch_max(*received - *confirmed, Ordering::Relaxed);
+                        *confirmed = *received;
+                        let ack = [BASIC_ACK, &received.to_be_bytes(), &[1]].concat();
+                        send(&mut stream, *channel, &ack).await.unwrap();
+                    }
+                }
+                continue;
+            }
+            let Ok((kind, channel, frame)) = read(&mut stream).await else { return };
+            match frame.get(..4).filter(|_| kind == 1).unwrap_or_default() {
+                [0, 10, 0, 11] => send(&mut stream, 0, TUNE).await.unwrap(),
+                [0, 10, 0, 40] => send(&mut stream, 0, CONNECTION_OPEN_OK).await.unwrap(),
+                [0, 20, 0, 10] => send(&mut stream, channel, CHANNEL_OPEN_OK).await.unwrap(),
+                [0, 85, 0, 10] => send(&mut stream, channel, CONFIRM_SELECT_OK).await.unwrap(),
+                // basic.publish
+                [0, 60, 0, 40] => channels.entry(channel).or_default()[0] += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Goal: at most `window_messages_max` messages of a topic wait together for their confirms.
+    /// Oracle: the messages that a broker counts on each channel before it confirms them.
+    #[tokio::test]
+    async fn a_window_has_as_many_messages_as_its_setting_allows() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("amqp://relay@{}", listener.local_addr().unwrap());
+        let waiting_max = Arc::new(AtomicU64::new(0));
+        tokio::spawn(serve(listener, Arc::clone(&waiting_max)));
+        let config = Config::new(url).password("x".to_owned()).connections(1).window_messages_max(3);
+        let (receipts, mut received) = Receipts::channel();
+        let mut publisher = Connector::new(&config).unwrap().connect(receipts).await.unwrap();
+        let submission = |ticket| {
+            let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+            Submission { ticket: Ticket(ticket), message: message.into() }
+        };
+        publisher.submit((0..20).map(submission).collect()).await;
+        for _ in 0..20 {
+            received.recv().await.unwrap().outcome.unwrap();
+        }
+        let waiting_max = waiting_max.load(Ordering::Relaxed);
+        assert!((1..=3).contains(&waiting_max), "{waiting_max} messages waited together");
+    }
 
     #[test]
     fn a_session_has_the_time_that_its_steps_may_take() {

@@ -234,6 +234,28 @@ mod tests {
         }
     }
 
+    /// Goal: a broker with a smaller `frame_max` than the client's smallest is not taken for one
+    /// that expects TLS. Oracle: the error.
+    #[tokio::test]
+    async fn a_frame_max_that_is_too_small_is_named() {
+        // The same with a `frame_max` of 4,096. RabbitMQ ends the connection at the answer to it.
+        const SMALL: &[u8] = b"\0\x0a\0\x1e\x07\xff\0\0\x10\0\0\x14";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("amqp://{}", listener.local_addr().unwrap()));
+        let broker = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_exact(&mut [0; 8]).await.unwrap();
+            send(&mut stream, 0, START).await.unwrap();
+            read(&mut stream).await.unwrap();
+            send(&mut stream, 0, SMALL).await.unwrap();
+            read(&mut stream).await.unwrap();
+        };
+        let connector = Connector::new(&config).unwrap();
+        let (connected, ()) = tokio::join!(connector.connect(Receipts::channel().0), broker);
+        let error = connected.err().expect("the broker hangs up").to_string();
+        assert!(error.contains("its frame_max is below 8,192 bytes"), "{error}");
+    }
+
     /// Goal: a broker that freezes while a client connects costs no connection and no thread for
     /// each attempt, at every stage. Oracle: the broker sees the end of each connection; the names
     /// of the threads.

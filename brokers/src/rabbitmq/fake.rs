@@ -13,8 +13,10 @@ const CONNECTION_UNBLOCKED: &[u8] = b"\0\x0a\0\x3d";
 /// The reply code 403.
 const LOGIN_REFUSED: &[u8] = b"\0\x0a\0\x32\x01\x93\x07refused\0\x0a\0\x0b";
 const CONNECTION_UPDATE_SECRET_OK: &[u8] = b"\0\x0a\0\x47";
+/// The queue "q" without messages and consumers.
+const QUEUE_DECLARE_OK: &[u8] = b"\0\x32\0\x0b\x01q\0\0\0\0\0\0\0\0";
 pub(super) const CHANNEL_OPEN_OK: &[u8] = b"\0\x14\0\x0b\0\0\0\0";
-const CONFIRM_SELECT_OK: &[u8] = b"\0\x55\0\x0b";
+pub(super) const CONFIRM_SELECT_OK: &[u8] = b"\0\x55\0\x0b";
 const BASIC_ACK_1: &[u8] = b"\0\x3c\0\x50\0\0\0\0\0\0\0\x01\0";
 const BASIC_QOS_OK: &[u8] = b"\0\x3c\0\x0b";
 const BASIC_CONSUME_OK: &[u8] = b"\0\x3c\0\x15\x01c";
@@ -60,13 +62,15 @@ mod tests {
 
     use super::*;
     use crate::oauth::{OAuth, Token, TokenError, TokenProvider};
+    use crate::rabbitmq::renewal::ANSWER_MAX;
     use crate::rabbitmq::{Config, Connector, Subscriber};
 
     const CONFIRM_TIMEOUT_MS: u64 = 300;
 
     /// Serves one client. Every first message on a channel triggers an alarm that lasts for several
     /// timeouts, and is then confirmed. Every consumer gets a message that the client cannot read.
-    /// Reports the secrets that it receives, and refuses the login with the password "wrong".
+    /// Reports the secrets that it receives, refuses the login with the password "wrong", and
+    /// confirms the secret "late" after the client has stopped waiting.
     async fn serve(
         mut stream: TcpStream,
         published: &AtomicUsize,
@@ -88,13 +92,16 @@ mod tests {
                 // update-secret: a long string first
                 [0, 10, 0, 70] => {
                     let text = String::from_utf8_lossy(frame.get(8..).unwrap_or_default()).into_owned();
+                    let delay = if text.starts_with("late") { ANSWER_MAX * 3 / 2 } else { Duration::ZERO };
                     _ = secrets.send(text);
+                    tokio::time::sleep(delay).await;
                     send(&mut stream, 0, CONNECTION_UPDATE_SECRET_OK).await?;
                 }
                 // channel.open, confirm.select
                 [0, 20, 0, 10] => send(&mut stream, channel, CHANNEL_OPEN_OK).await?,
                 [0, 85, 0, 10] => send(&mut stream, channel, CONFIRM_SELECT_OK).await?,
-                // basic.qos, basic.consume
+                // queue.declare, basic.qos, basic.consume
+                [0, 50, 0, 10] => send(&mut stream, channel, QUEUE_DECLARE_OK).await?,
                 [0, 60, 0, 10] => send(&mut stream, channel, BASIC_QOS_OK).await?,
                 [0, 60, 0, 20] => {
                     send(&mut stream, channel, BASIC_CONSUME_OK).await?;
@@ -198,8 +205,11 @@ mod tests {
         async fn token(&self) -> Result<Token, TokenError> {
             let next = { self.0.lock().unwrap().pop() };
             match next {
-                // So that each is replaced after a second.
-                Some(Ok(token)) => Token::new(token, SystemTime::now() + Duration::from_secs(3)),
+                // So that each is replaced after a second, and the late one is not.
+                Some(Ok(token)) => {
+                    let secs = if token == "late" { 3_600 } else { 3 };
+                    Token::new(token, SystemTime::now() + Duration::from_secs(secs))
+                }
                 Some(Err(error)) => Err(error),
                 None => std::future::pending().await,
             }
@@ -226,6 +236,36 @@ mod tests {
         let secret = told.recv().await.unwrap();
         assert!(secret.starts_with("second"), "{secret:?}");
         drop(publisher);
+    }
+
+    /// Goal: a secret that the broker did not confirm does not count as the connection's: the next
+    /// one comes in time for the one before. Oracle: the secrets that the broker receives.
+    #[tokio::test]
+    async fn a_secret_that_is_not_confirmed_is_replaced_soon() {
+        let (url, _published, mut told) = broker().await;
+        let answers = vec![Ok("first"), Ok("late"), Ok("second")];
+        let tokens = Connector::new(&with_tokens(url, answers)).unwrap();
+        let publisher = tokens.connect(Receipts::channel().0).await.unwrap();
+        for expected in ["late", "second"] {
+            let secret = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
+            let secret = secret.expect("a secret is given in time").unwrap();
+            assert!(secret.starts_with(expected), "{secret:?}");
+        }
+        drop(publisher);
+
+        let (url, _published, mut told) = broker().await;
+        let file = std::env::temp_dir().join(format!("{}-token", uuid::Uuid::now_v7()));
+        std::fs::write(&file, "first").unwrap();
+        let config = Config { password_file: Some(file.clone()), ..Config::new(url) };
+        let publisher = Connector::new(&config).unwrap().connect(Receipts::channel().0).await.unwrap();
+        std::fs::write(&file, "late").unwrap();
+        for _ in 0..2 {
+            let secret = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
+            let secret = secret.expect("it is given again").unwrap();
+            assert!(secret.starts_with("late"), "{secret:?}");
+        }
+        drop(publisher);
+        std::fs::remove_file(file).unwrap();
     }
 
     /// Goal: without a token there is no session, and the reason is that of its source. Oracle: the

@@ -151,7 +151,8 @@ fn classify(error: &Error) -> (Fault, String) {
             Fault::Broker,
             format!(
                 "rabbitmq ended the connection: {io}; if this happens every time, check whether the port in \
-                 rabbitmq.url expects TLS (then write amqps://) or belongs to another program"
+                 rabbitmq.url expects TLS (then write amqps://) or belongs to another program, and whether the \
+                 broker's log says that its frame_max is below 8,192 bytes (then raise it)"
             ),
         ),
         ErrorKind::IOError(io) => {

@@ -1,8 +1,8 @@
 //! Counts the messages that wait in consumed queues.
 
-use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, Error, Queue};
 use message::Lag;
 
 use crate::lag::LagWatch;
@@ -16,12 +16,17 @@ pub(super) fn watch(channel: Option<Channel>, queues: &[ShortString], origin: &s
         async move {
             let mut lags = Vec::with_capacity(queues.len());
             for queue in queues {
-                let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-                let found = channel.queue_declare(queue.clone(), passive, FieldTable::default()).await;
-                let waiting = found.map_err(|error| error.to_string())?.message_count();
-                lags.push(Lag::new(queue.as_str(), waiting.into()));
+                let found = look(&channel, &queue).await.map_err(|error| error.to_string())?;
+                lags.push(Lag::new(queue.as_str(), found.message_count().into()));
             }
             Ok(lags)
         }
     }))
+}
+
+/// Returns how many messages and consumers a queue has. A quorum queue with
+/// `x-single-active-consumer` counts only the active one.
+pub(super) async fn look(channel: &Channel, queue: &ShortString) -> Result<Queue, Error> {
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(queue.clone(), passive, FieldTable::default()).await
 }

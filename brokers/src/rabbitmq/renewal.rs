@@ -28,7 +28,7 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(if cfg!(test) { 20 } else
 /// A token that is not replaced is reported this long before it expires.
 const REPORTED_BEFORE: Duration = Duration::from_secs(60);
 /// Maximum time for the broker's answer.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_MAX: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 10_000 });
 
 /// Keeps the credential of a connection up to date. The connection was opened with `used`. Returns
 /// `None` if the password is written in the configuration.
@@ -85,9 +85,10 @@ async fn look(client: Weak<lapin::Connection>, endpoint: Endpoint, password: Sec
         }
         refused = None;
         let Some(client) = client.upgrade() else { return };
-        give(&client, &now, "password").await;
-        used = now;
-        is_reported = false;
+        if give(&client, &now, "password").await {
+            used = now;
+            is_reported = false;
+        }
     }
 }
 
@@ -101,14 +102,20 @@ async fn renew(client: Weak<lapin::Connection>, endpoint: Endpoint, tokens: Toke
         match next(&endpoint, &tokens).await {
             Ok(token) => {
                 let Some(client) = client.upgrade() else { return };
-                give(&client, token.value(), "token").await;
-                let left = token.left(SystemTime::now());
-                tracing::debug!(lives_secs = left.as_secs(), "the connection to rabbitmq has a new token");
-                used = token;
-                due = oauth::Renewal::of(left, Instant::now());
+                if give(&client, token.value(), "token").await {
+                    let left = token.left(SystemTime::now());
+                    tracing::debug!(
+                        lives_secs = left.as_secs(),
+                        "the connection to rabbitmq has a new token"
+                    );
+                    used = token;
+                    due = oauth::Renewal::of(left, Instant::now());
+                } else {
+                    due = again(&used);
+                }
             }
             Err(error) => {
-                let (left, now) = (used.left(SystemTime::now()), Instant::now());
+                let left = used.left(SystemTime::now());
                 let left_secs = left.as_secs();
                 if left.is_zero() {
                     tracing::warn!(
@@ -116,18 +123,26 @@ async fn renew(client: Weak<lapin::Connection>, endpoint: Endpoint, tokens: Toke
                         "rabbitmq: the token of a connection has expired and was not renewed. The broker refuses \
                          what needs a permission; the relay or the consumer asks for a token again"
                     );
-                    due = oauth::Renewal { due_at: now + AGAIN_MAX };
                 } else {
                     tracing::warn!(
                         %error, left_secs,
                         "rabbitmq: the token was not renewed. The connection uses the previous one until it \
                          expires, and asks again"
                     );
-                    due = oauth::Renewal::after_failure(left, now);
                 }
+                due = again(&used);
             }
         }
     }
+}
+
+/// Returns when to ask again for a token that replaces the one of the connection.
+fn again(used: &Token) -> oauth::Renewal {
+    let (left, now) = (used.left(SystemTime::now()), Instant::now());
+    if left.is_zero() {
+        return oauth::Renewal { due_at: now + AGAIN_MAX };
+    }
+    oauth::Renewal::after_failure(left, now)
 }
 
 /// Gets a token with which the broker accepts a login.
@@ -137,17 +152,22 @@ async fn next(endpoint: &Endpoint, tokens: &TokenSource) -> Result<Token, Publis
     Ok(token)
 }
 
-/// Gives the broker the new secret of a connection: a password or a token, as `kind` says.
-async fn give(client: &lapin::Connection, secret: &SecretString, kind: &str) {
+/// Gives the broker the new secret of a connection: a password or a token, as `kind` says. Returns
+/// whether the broker confirmed it: otherwise the connection has the previous one.
+async fn give(client: &lapin::Connection, secret: &SecretString, kind: &str) -> bool {
     let secret = LongString::from(secret.expose_secret().as_bytes());
     let answer = client.update_secret(secret, ShortString::from(format!("new {kind}")));
     match tokio::time::timeout(ANSWER_MAX, answer).await {
-        Ok(Ok(())) => tracing::info!("rabbitmq accepts the new {kind} of a connection"),
+        Ok(Ok(())) => {
+            tracing::info!("rabbitmq accepts the new {kind} of a connection");
+            return true;
+        }
         Ok(Err(error)) => {
             tracing::warn!(%error, "rabbitmq does not accept the new {kind} of a connection");
         }
         Err(_) => tracing::warn!("rabbitmq did not confirm the new {kind} of a connection"),
     }
+    false
 }
 
 /// Reports a token that expires soon and was not replaced. Returns whether it reported one.

@@ -82,8 +82,17 @@ impl Subscriber {
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
         let connection = self.endpoint.open("subscription").await?;
         // Opened before messages arrive, which would wait for it.
-        let spare = self.endpoint.in_time(connection.channel()).await.ok();
-        let (lanes, consumers) = self.consume(&connection).await?;
+        let mut spare = self.endpoint.in_time(connection.channel()).await.ok();
+        let mut taken = Vec::new();
+        for queue in &self.queues {
+            let Some(channel) = &spare else { break };
+            match self.endpoint.in_time(lag::look(channel, queue)).await {
+                Ok(found) => taken.extend((found.consumer_count() > 0).then(|| queue.clone())),
+                // A refusal closes the channel. If the queue is missing, consuming it says so.
+                Err(_) => spare = None,
+            }
+        }
+        let (lanes, consumers) = self.consume(&connection, &taken).await?;
         let lag = lag::watch(spare, &self.queues, &self.origin);
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
@@ -97,7 +106,12 @@ impl Subscriber {
         }))
     }
 
-    async fn consume(&self, connection: &Connection) -> Result<(Vec<Lane>, Consumers), OpenFailure> {
+    /// Consumes the queues, of which some are `taken`: others consume them already.
+    async fn consume(
+        &self,
+        connection: &Connection,
+        taken: &[ShortString],
+    ) -> Result<(Vec<Lane>, Consumers), OpenFailure> {
         let mut channels = Vec::with_capacity(self.queues.len());
         for _ in &self.queues {
             let channel = self.endpoint.in_time(connection.channel()).await?;
@@ -121,6 +135,7 @@ impl Subscriber {
                 generation,
                 ledger: Ledger::default(),
                 is_seen: false,
+                is_taken: taken.contains(queue),
             });
             let deliveries = consumer.map(move |delivery| match delivery {
                 Ok(delivery) => Event::Delivery(place, Box::new(delivery)),
@@ -152,9 +167,17 @@ struct Lane {
     ledger: Ledger,
     /// Whether a delivery has arrived: the first one shows whether this is really a queue.
     is_seen: bool,
+    /// Whether others consumed the queue before.
+    is_taken: bool,
 }
 
 impl Lane {
+    /// Whether the messages of the queue are other consumers': such as those of a queue with
+    /// `x-single-active-consumer`, of which this one is a standby. The first delivery ends that.
+    fn stands_by(&self) -> bool {
+        self.is_taken && !self.is_seen
+    }
+
     /// Returns the delivery tag of a token, if it is an unsettled one of this channel.
     fn tag(&self, token: DeliveryToken) -> Option<u64> {
         let tag = token.0 & ((1 << TAG_BITS) - 1);
@@ -370,8 +393,18 @@ impl Subscription for RabbitmqSubscription {
         Ok(())
     }
 
+    /// Without the queues of which it is a standby: their messages wait for the active consumer.
     fn lag(&self) -> Vec<Lag> {
-        self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
+        let lags = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
+        let stands_by =
+            |lag: &Lag| self.lanes.iter().any(|lane| lane.stands_by() && lane.queue.as_str() == lag.topic);
+        lags.into_iter().filter(|lag| !stands_by(lag)).collect()
+    }
+
+    fn is_assigned(&self) -> Option<bool> {
+        let waiting = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
+        let is_idle = waiting.iter().all(|lag| lag.messages == 0);
+        (!is_idle && self.lanes.iter().all(Lane::stands_by)).then_some(false)
     }
 
     /// Discards everything that arrives from now on, and hands nothing back before the session

@@ -188,47 +188,85 @@ mod tests {
         stream.write_all(text.as_bytes()).await
     }
 
+    const STORED: &str = r#"{"Successful":[{"Id":"0","MessageId":"m","MD5OfMessageBody":"x"}],"Failed":[]}"#;
+
+    /// Starts a server with the queue `orders`, which `send` answers with a status and a body when
+    /// messages are sent. Returns the settings of its clients.
+    async fn serve(mut send: impl FnMut(String) -> (&'static str, &'static str) + Send + 'static) -> Config {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let queue = format!(r#"{{"QueueUrl":"{endpoint}/orders"}}"#);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let request = read(&mut stream).await.unwrap();
+                if request.contains("getqueueurl") {
+                    answer(&mut stream, "200 OK", &queue).await.unwrap();
+                } else {
+                    let (status, body) = send(request);
+                    answer(&mut stream, status, body).await.unwrap();
+                }
+            }
+        });
+        Config::default()
+            .region("r".to_owned())
+            .endpoint_url(endpoint)
+            .access_key_id("a".to_owned())
+            .secret_access_key(secrecy::SecretString::from("s"))
+            .attempts(1)
+    }
+
+    fn message() -> Message {
+        Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}")
+    }
+
+    /// Sends a message and waits until it is stored.
+    async fn publish(config: &Config, message: Message) {
+        let (receipts, mut received) = Receipts::channel();
+        let mut publisher = Connector::new(config).unwrap().connect(receipts).await.unwrap();
+        publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
+        received.recv().await.unwrap().outcome.unwrap();
+    }
+
     /// Goal: messages that SQS throttles for longer than the client retries are still stored, with
     /// one receipt and no failure. Oracle: the receipt; the number of requests to the test's own
     /// server.
     #[tokio::test]
     async fn what_is_throttled_is_sent_again_a_little_later() {
         const THROTTLED: usize = 3;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, url) = (Arc::new(AtomicUsize::new(0)), endpoint.clone());
+        let asked = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&asked);
-        let server = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let request = read(&mut stream).await.unwrap();
-                let answered = if request.contains("getqueueurl") {
-                    answer(&mut stream, "200 OK", &format!(r#"{{"QueueUrl":"{url}/orders"}}"#)).await
-                } else if counter.fetch_add(1, Ordering::Relaxed) < THROTTLED {
-                    let body = r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"slow down"}"#;
-                    answer(&mut stream, "400 Bad Request", body).await
-                } else {
-                    let body =
-                        r#"{"Successful":[{"Id":"0","MessageId":"m","MD5OfMessageBody":"x"}],"Failed":[]}"#;
-                    answer(&mut stream, "200 OK", body).await
-                };
-                answered.unwrap();
-            }
-        });
-        let config = Config {
-            region: Some(String::from("r")),
-            endpoint_url: Some(endpoint),
-            access_key_id: Some(String::from("a")),
-            secret_access_key: Some(String::from("s").into()),
-            attempts: 1,
-            ..Config::default()
-        };
-        let (receipts, mut received) = Receipts::channel();
-        let mut publisher = Connector::new(&config).unwrap().connect(receipts).await.unwrap();
-        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
-        publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
-        received.recv().await.unwrap().outcome.unwrap();
+        let slow_down = r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"slow down"}"#;
+        let config = serve(move |_| {
+            let is_throttled = counter.fetch_add(1, Ordering::Relaxed) < THROTTLED;
+            if is_throttled { ("400 Bad Request", slow_down) } else { ("200 OK", STORED) }
+        })
+        .await;
+        publish(&config, message()).await;
         assert_eq!(asked.load(Ordering::Relaxed), THROTTLED + 1);
-        server.abort();
+    }
+
+    /// Goal: a standard queue gets the key as message group only if `fair_queues` says so, because
+    /// some servers refuse it. Oracle: the requests to the test's own server.
+    #[tokio::test]
+    async fn a_standard_queue_gets_groups_only_if_it_is_fair() {
+        let (requests, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let config = serve(move |request| {
+            requests.send(request).unwrap();
+            ("200 OK", STORED)
+        })
+        .await;
+        let keyed = || message().with_key(message::OrderingKey::new("customer-7").unwrap());
+        for (is_fair, message, group) in [
+            (false, keyed(), None),
+            (true, keyed(), Some(r#""messagegroupid":"customer-7""#)),
+            (true, message(), None),
+        ] {
+            publish(&config.clone().fair_queues(is_fair), message).await;
+            let request = told.recv().await.unwrap();
+            assert_eq!(request.contains("messagegroupid"), group.is_some(), "{is_fair}: {request}");
+            assert!(request.contains(group.unwrap_or_default()), "{request}");
+            assert!(!request.contains("messagededuplicationid"), "{request}");
+        }
     }
 
     /// Goal: a temporary key is used with its session token, which an agent replaces in its file,

@@ -16,7 +16,7 @@ use super::config::{Config, invalid, is_queue_name, is_url};
 use super::evidence::Evidence;
 use super::fault::Failure;
 use super::lag;
-use super::queues::queue_name;
+use super::queues::{is_fifo, queue_name};
 use super::receive::{Page, RECEIVE_MAX, ReceiveRequest};
 use super::settle::Settler;
 use super::wire;
@@ -88,6 +88,7 @@ impl Subscriber {
             name,
             polls: JoinSet::new(),
             busy: false,
+            is_empty: false,
             pages: VecDeque::new(),
             receipts: HashMap::new(),
         }))
@@ -108,6 +109,8 @@ struct SqsSubscription {
     polls: JoinSet<Result<Page, Failure>>,
     /// Whether the last request came back full: then several at once pay off.
     busy: bool,
+    /// Whether the last request came back empty.
+    is_empty: bool,
     /// Responses that were received but not yet handed out.
     pages: VecDeque<Page>,
     receipts: HashMap<DeliveryToken, String>,
@@ -140,7 +143,8 @@ impl SqsSubscription {
         })?;
         let page = page.map_err(|failure| self.failed(&failure))?;
         self.busy = page.messages.len() == RECEIVE_MAX;
-        if !page.messages.is_empty() {
+        self.is_empty = page.messages.is_empty();
+        if !self.is_empty {
             self.pages.push_back(page);
         }
         Ok(())
@@ -255,6 +259,12 @@ impl Subscription for SqsSubscription {
 
     fn lag(&self) -> Vec<Lag> {
         self.lag.known()
+    }
+
+    /// A FIFO queue gives out no message of a group of which another consumer has one in hand.
+    fn is_assigned(&self) -> Option<bool> {
+        let is_waiting = self.lag.known().iter().any(|lag| lag.messages > 0);
+        (is_fifo(&self.name) && self.is_empty && is_waiting).then_some(false)
     }
 
     async fn close(mut self: Box<Self>) -> Result<(), SubscriptionError> {

@@ -171,6 +171,9 @@ func PlaceOrder(ctx context.Context, tx pgx.Tx, order int64, customer string, ce
 
 // Bill is the handler: an invoice and its event, in the transaction of the inbox row.
 func Bill(ctx context.Context, tx pgx.Tx, m Message) error {
+	if m.Kind != "order.placed" {
+		return Reject{fmt.Errorf("no handler for %s", m.Kind)}
+	}
 	var order struct {
 		Order, Cents int64
 		Customer     string

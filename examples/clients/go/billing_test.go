@@ -162,6 +162,9 @@ func TestARefusedMessageBecomesADeadLetter(t *testing.T) {
 	old := DerivedID(1_000, "old").String()
 	other.ID = &old
 	equal(t, applied(t, conn, other, Bill), "too_old")
+	cancelled := placed(order(), "ann") // A topic may have several kinds.
+	cancelled.Kind = "order.cancelled"
+	equal(t, applied(t, conn, cancelled, Bill), "rejected")
 	chunk := amqp.Delivery{RoutingKey: "orders", MessageId: *message.ID, Body: []byte("part"),
 		Headers: amqp.Table{"cloudEvents_chunkindex": "0"}}
 	equal(t, applied(t, conn, Read(chunk), Bill), "malformed")

@@ -114,11 +114,20 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if len(os.Args) != 5 {
+	if len(os.Args) < 2 {
 		log.Fatal(consume(ctx, conn, Bill))
 	}
-	order, _ := strconv.ParseInt(os.Args[2], 10, 64)
-	cents, _ := strconv.ParseInt(os.Args[4], 10, 64)
+	if len(os.Args) != 5 || os.Args[1] != "place" {
+		log.Fatal("place ORDER CUSTOMER CENTS, or nothing to consume")
+	}
+	order, err := strconv.ParseInt(os.Args[2], 10, 64)
+	if err != nil {
+		log.Fatal(err)
+	}
+	cents, err := strconv.ParseInt(os.Args[4], 10, 64)
+	if err != nil {
+		log.Fatal(err)
+	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		id, err := PlaceOrder(ctx, tx, order, os.Args[3], cents)
 		fmt.Println(id)

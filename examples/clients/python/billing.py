@@ -160,6 +160,8 @@ def place_order(connection: Connection, order: int, customer: str, cents: int) -
 
 def bill(connection: Connection, message: Message) -> None:
     """The handler: an invoice and its event, in the transaction of the inbox row."""
+    if message.kind != "order.placed":
+        raise Reject(f"no handler for {message.kind}")
     order = json.loads(message.payload)
     customer = order["customer"]
     if one(connection, "SELECT name FROM blocked_customer WHERE name = %s", customer):

@@ -121,6 +121,8 @@ def place_order(session: Session, order: int, customer: str, cents: int) -> UUID
 
 def bill(session: Session, message: Message) -> None:
     """The handler: an invoice and its event, in the transaction of the inbox row."""
+    if message.kind != "order.placed":
+        raise Reject(f"no handler for {message.kind}")
     order = json.loads(message.payload)
     customer = order["customer"]
     if one(session, "SELECT name FROM blocked_customer WHERE name = :name", name=customer):

@@ -194,6 +194,9 @@ def test_a_refused_message_becomes_a_dead_letter(client: Client) -> None:
     assert letter(client, message)["reason"] == "key_reused"
     old = Message("orders", b"{}", derived_id(1_000, "old"), "order.placed")
     assert client.apply(old) == "too_old"
+    payload = placed(order()).payload
+    cancelled = Message("orders", payload, placed(order()).id, "order.cancelled", "application/json", "ann")
+    assert client.apply(cancelled) == "rejected", "a topic may have several kinds"
     chunk = read("orders", BasicProperties(headers={"cloudEvents_chunkindex": "0"}), b"part")
     assert client.apply(chunk) == "malformed"
 

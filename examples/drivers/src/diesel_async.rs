@@ -167,15 +167,23 @@ async fn attempt_redrive(
     Ok(())
 }
 
-/// Whether an error passes by itself, because another transaction or an outage is its cause. Diesel
-/// has no kind for a deadlock.
+/// The server's texts, in English, of errors that pass and for which Diesel has no kind: a
+/// deadlock, a limit of time (of a statement or a lock), memory, a full disk.
+const PASSING: [&str; 4] =
+    ["deadlock detected", "canceling statement due to ", "out of memory", "could not extend file "];
+
+/// Whether an error passes by itself, because another transaction or an outage is its cause.
 #[must_use]
 pub fn is_passing(error: &Error<DriverError>) -> bool {
-    use DatabaseErrorKind::{ClosedConnection, SerializationFailure, UnableToSendCommand};
+    use DatabaseErrorKind::{
+        ClosedConnection, ReadOnlyTransaction, SerializationFailure, UnableToSendCommand,
+    };
     match error {
         Error::Database(DriverError::DatabaseError(kind, information)) => {
-            matches!(kind, SerializationFailure | ClosedConnection | UnableToSendCommand)
-                || information.message() == "deadlock detected"
+            matches!(
+                kind,
+                ClosedConnection | ReadOnlyTransaction | SerializationFailure | UnableToSendCommand
+            ) || PASSING.iter().any(|text| information.message().starts_with(text))
         }
         Error::Database(DriverError::BrokenTransactionManager) => true,
         _ => false,

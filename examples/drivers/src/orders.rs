@@ -31,13 +31,15 @@ impl OrderPlaced {
         serde_json::from_slice(&message.payload)
     }
 
-    /// Returns the message of an enqueued event, as a broker would deliver it.
+    /// Returns the message of an enqueued event, as the relay of the pipeline `orders` publishes
+    /// it. Its delivery is then a duplicate: with another source, the inbox would refuse the id.
     ///
     /// # Errors
     /// The key is not valid.
     pub fn delivered(&self, id: MessageId) -> Result<Message, InvalidText> {
         let payload = serde_json::to_vec(self).unwrap_or_default();
         let mut message = Message::new(Self::TOPIC.parse()?, Self::KIND.parse()?, payload).with_id(id);
+        message.source = "/orders".parse()?;
         message.content_type = ContentType::json();
         message.key = Some(self.customer.parse()?);
         Ok(message)

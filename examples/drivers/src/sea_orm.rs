@@ -7,7 +7,7 @@ use sea_orm::{
 use statements::message::Message;
 use statements::{
     Admission, Alone, Call, Error, Failure, Handled, Inbox, Operation, Outcome, RedriveRequest, Row,
-    Statement, Value,
+    Statement, Value, passes,
 };
 
 /// Runs an operation in a transaction.
@@ -147,9 +147,7 @@ pub fn is_passing(error: &Error<DbErr>) -> bool {
         Error::Database(
             DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)),
         ) => match &**error {
-            SqlxError::Database(answer) => answer.code().is_some_and(|code| {
-                matches!(&*code, "40001" | "40P01") || code.starts_with("57P") || code.starts_with("08")
-            }),
+            SqlxError::Database(answer) => answer.code().is_some_and(|code| passes(&code)),
             error => matches!(error, SqlxError::Io(_) | SqlxError::PoolTimedOut | SqlxError::PoolClosed),
         },
         _ => false,

@@ -4,9 +4,8 @@
 use statements::message::Message;
 use statements::{
     Admission, Alone, Call, Error, Failure, Handled, Inbox, Operation, Outcome, RedriveRequest, Row,
-    Statement, Value,
+    Statement, Value, passes,
 };
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error as DriverError, GenericClient, Transaction};
 
@@ -148,9 +147,5 @@ async fn attempt_redrive(
 #[must_use]
 pub fn is_passing(error: &Error<DriverError>) -> bool {
     let Error::Database(error) = error else { return false };
-    let conflicts = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
-    error.is_closed()
-        || error.code().is_some_and(|state| {
-            conflicts.contains(state) || state.code().starts_with("57P") || state.code().starts_with("08")
-        })
+    error.is_closed() || error.code().is_some_and(|state| passes(state.code()))
 }

@@ -11,14 +11,14 @@ use axum::http::StatusCode;
 use axum::routing::put;
 use axum::{Json, Router};
 use examples::broken::Broken;
-use examples::checkout::{CHECKOUT, PlaceOrder, Services, TABLES, checkout};
+use examples::checkout::{CHECKOUT, PlaceOrder, Services, TABLES, checkout, queue};
 use examples::database::prepared;
 use examples::provider::Provider;
 use examples::setting::{Failure, optional, required};
 use outbox_toolkit::inbox::Backoff;
 use outbox_toolkit::migrations::Line;
 use outbox_toolkit::prelude::*;
-use outbox_toolkit::rabbitmq::{Admin, Config, QueueOptions, Subscriber};
+use outbox_toolkit::rabbitmq::{Admin, Config, Subscriber};
 use outbox_toolkit::saga::{Run, SagaId, StartError, WorkerOptions};
 use serde::Deserialize;
 use sqlx::PgPool;
@@ -92,8 +92,8 @@ async fn main() -> Result<(), Failure> {
     let (ship, replies) = (optional("SHIP", "ship"), optional("SHIPPED", "shipped"));
     // Normally the deployment does this.
     let admin = Admin::connect(&rabbitmq).await?;
-    for queue in [&ship, &replies] {
-        admin.declare_queue(queue, QueueOptions::default()).await?;
+    for name in [&ship, &replies] {
+        admin.declare_queue(name, queue()).await?;
     }
     admin.close().await;
 

@@ -8,11 +8,11 @@
 //!     -H 'authorization: Bearer tenant-1' -H 'idempotency-key: 8e03978e' 127.0.0.1:8080 shop.Orders/Place
 //! ```
 
-use axum::Router;
+use axum::{Router, middleware};
 use examples::database::prepared;
 use examples::grpc::once::{Call, Once, end};
 use examples::grpc::orders_server::{Orders, OrdersServer};
-use examples::grpc::{PlaceOrder, Placed};
+use examples::grpc::{PlaceOrder, Placed, received};
 use examples::order::OrderPlaced;
 use examples::setting::{Failure, optional};
 use idempotency::{ClaimOptions, IdempotencyKeys, KeyOptions, Tenant};
@@ -77,6 +77,7 @@ async fn main() -> Result<(), Failure> {
     let shop = Shop { once: Once::new(keys, ClaimOptions::default(), tenant) };
     // Any server for tower services will do: this one of axum, or `tonic::transport::Server`.
     let app = Router::new().route_service("/shop.Orders/{*method}", OrdersServer::new(shop));
+    let app = app.layer(middleware::from_fn(received::keep));
     let listener = TcpListener::bind(optional("LISTEN", "127.0.0.1:8080")).await?;
     println!("listening on http://{}", listener.local_addr()?);
     axum::serve(listener, app).await?;

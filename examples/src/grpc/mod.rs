@@ -3,9 +3,11 @@
 //! | module | contents |
 //! |---|---|
 //! | [`once`] | runs a unary call once for each idempotency key |
+//! | [`received`] | compares the requests that come under one key |
 //! | [`orders_server`] | the server, as `tonic` generates it |
 
 pub mod once;
+pub mod received;
 
 pub use generated::orders_server;
 

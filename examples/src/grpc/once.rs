@@ -23,12 +23,13 @@ use idempotency::{
     ClaimError, ClaimOptions, Claimed, CommitError, Ending, IdempotencyKey, IdempotencyKeys, KeyId,
     KeyTransaction, Operation, Tenant,
 };
-use message::{Fault, Fingerprint};
+use message::Fault;
 use prost::Message;
 use sqlx::Postgres;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Request, Response, Status};
 
+use super::received::Received;
 use crate::setting::Failure;
 
 /// The metadata with the caller's key.
@@ -86,17 +87,20 @@ impl Once {
     }
 
     /// Claims the key of a call to this method, such as `shop.Orders/Place`. Two requests are equal
-    /// if their [`content`] is.
+    /// if [their bytes](Received::fingerprint) are.
     ///
     /// # Errors
     /// The [`Status`] to answer with: nothing was run.
-    pub async fn begin<Q: Message + Default, A: Message + Default>(
+    pub async fn begin<Q, A: Message + Default>(
         &self,
         method: &str,
         request: &Request<Q>,
     ) -> Result<Call<A>, Status> {
         let id = self.identity(method, request.metadata())?;
-        let content = content(method, request.get_ref())?;
+        let Some(received) = request.extensions().get::<Received>() else {
+            return Err(broken(Failure::msg("the server lacks the layer grpc::received::keep")));
+        };
+        let content = received.fingerprint(method);
         match self.keys.begin(&id, content, &self.options).await.map_err(not_claimed)? {
             Claimed::Acquired(tx) => Ok(Call::New(Box::new(tx))),
             Claimed::Replay(replay) => Ok(Call::Repeated(Stored::read(&replay.outcome))),
@@ -138,25 +142,6 @@ impl Once {
         let operation = Operation::new(method).map_err(|error| broken(error.into()))?;
         KeyId::new(tenant, operation, key).map_err(|error| broken(error.into()))
     }
-}
-
-/// Returns the fingerprint of a request: that of its message, encoded again. Fields that this build
-/// does not know are not compared. A map is compared by its entries, in whatever order the client
-/// sent them. For that, the build makes a `BTreeMap` of it: `.btree_map(".")` of
-/// `tonic_prost_build`. A `HashMap`, the default, is encoded in a different order each time.
-///
-/// # Errors
-/// [`Code::Internal`]: the message is encoded in another order the second time.
-pub fn content<Q: Message + Default>(method: &str, request: &Q) -> Result<Fingerprint, Status> {
-    let encoded = request.encode_to_vec();
-    let again = Q::decode(&*encoded).map_err(|error| broken(error.into()))?;
-    // Otherwise a repeated call would look like another request under the same key, for which the
-    // client makes a new key: a second effect.
-    if again.encode_to_vec() != encoded {
-        let detail = "a map of the request has no order: build it with `.btree_map(\".\")`";
-        return Err(broken(Failure::msg(detail)));
-    }
-    Ok(Fingerprint::of_parts(method, "application/grpc+proto", &encoded))
 }
 
 /// Ends a new call: stores its outcome, and commits it with everything that was written. A refusal

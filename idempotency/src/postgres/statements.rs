@@ -9,12 +9,14 @@
 /// belong to the new transaction (PostgreSQL, "Multiple Statements in a Simple Query"). The
 /// savepoint comes after the lock, so rolling back to it keeps the key. The server ends a
 /// transaction whose service hangs. The commit waits for the disk whatever the server's settings
-/// are: its outcome is reported, and a lease precedes an effect elsewhere. The only values are our
-/// own numbers.
+/// are: its outcome is reported, and a lease precedes an effect elsewhere. The lock belongs to the
+/// key in this table, by whatever `search_path` the session finds it. The only values are our own
+/// numbers and the name of the schema.
 pub(super) const BEGIN: &str = concat!(
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; \
     SELECT set_config('idle_in_transaction_session_timeout', '{idle_ms}', true), set_config('idempotency.holder', \
-        CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # hashtextextended(coalesce(current_schema(), ''), 0)) \
+        CASE WHEN pg_try_advisory_xact_lock('{lock}'::bigint # \
+                coalesce(to_regclass('{schema}idempotency_key')::oid::bigint, 0)) \
             THEN {holder} ELSE '' END, true), ",
     migrations::waits_for_the_disk!(),
     "; BEGIN; SAVEPOINT idempotency_claim"

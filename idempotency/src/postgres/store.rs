@@ -21,11 +21,10 @@ use crate::{Action, Ending, KeyId, rows};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-/// The rendered SQL, and a number that separates the locks of one schema's keys from those of
-/// another schema.
+/// The rendered SQL, and the schema of the table, whose locks are not those of another table.
 #[derive(Debug)]
 pub struct KeyStatements {
-    place: i64,
+    schema: Option<Identifier>,
     sql: Statements,
 }
 
@@ -37,8 +36,7 @@ impl KeyStore for Postgres {
     const LEASES_ALWAYS: bool = false;
 
     fn key_statements(schema: Option<&Identifier>) -> KeyStatements {
-        let place = schema.map_or(0, |schema| number(&Fingerprint::of_parts(schema.as_str(), "", b"")));
-        KeyStatements { place, sql: Statements::new(schema) }
+        KeyStatements { schema: schema.cloned(), sql: Statements::new(schema) }
     }
 
     fn shared_key_statements(KeyStatements { sql, .. }: &KeyStatements) -> Shared {
@@ -52,7 +50,8 @@ impl KeyStore for Postgres {
     ) -> Result<Transaction<'static, Self>> {
         let begin = Template::new(BEGIN)
             .integer("idle_ms", i64::try_from(ask.lease.as_millis()).unwrap_or(i64::MAX))
-            .integer("lock", number(&ask.id.hash()) ^ tables.own.place)
+            .integer("lock", number(&ask.id.hash()))
+            .schema(tables.own.schema.as_ref())
             .uuid("holder", ask.asked.holder);
         Transaction::begin(connection, Some((&begin.render()).into_sql_str())).await
     }

@@ -31,17 +31,10 @@ pub struct RedriveOptions {
 }
 
 impl RedriveOptions {
-    /// Sets whether to apply a message that is older than the inbox remembers.
-    #[must_use]
-    pub fn accept_late(mut self, accept: bool) -> Self {
-        self.accept_late = accept;
-        self
-    }
-
-    /// Sets the option of the consumer.
-    #[must_use]
-    pub fn after_dead_letter(mut self, after: AfterDeadLetter) -> Self {
-        self.after_dead_letter = after;
-        self
+    message::setters! {
+        /// Sets whether to apply a message that is older than the inbox remembers.
+        accept_late: bool,
+        /// Sets the option of the consumer.
+        after_dead_letter: AfterDeadLetter,
     }
 }

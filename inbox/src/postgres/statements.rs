@@ -123,6 +123,17 @@ migrations::statements! {
         SELECT * FROM {schema}inbox_attempt WHERE message_id BETWEEN $1 AND $1 ORDER BY message_id OFFSET 0) AS a \
         WHERE last_error <> '' ORDER BY consumer, scope";
 
+    /// Those of the messages `$1` that the consumer `$2`, or any, has applied or has among its dead
+    /// letters. OFFSET: each is looked up by the index of ids, and its consumer checked afterwards.
+    settled = "SELECT m.message_id FROM UNNEST($1::uuid[]) AS u (id) \
+        CROSS JOIN LATERAL (SELECT k.message_id, k.consumer \
+        FROM {schema}inbox_message AS k WHERE k.message_id = u.id OFFSET 0) AS m \
+        WHERE $2::text IS NULL OR m.consumer = $2 \
+        UNION SELECT d.subject FROM UNNEST($1::uuid[]) AS u (id) \
+        CROSS JOIN LATERAL (SELECT k.subject, k.consumer \
+        FROM {schema}inbox_dead_letter AS k WHERE k.subject = u.id OFFSET 0) AS d \
+        WHERE $2::text IS NULL OR d.consumer = $2";
+
     /// The newest rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
         max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM (\

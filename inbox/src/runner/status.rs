@@ -41,7 +41,7 @@ struct State {
     error: Option<String>,
     /// Since when the broker has not answered a call.
     called_at: Option<Instant>,
-    /// Since when it has had no partition to read.
+    /// Since when the messages at the broker have been for other consumers.
     unassigned_at: Option<Instant>,
     in_hand: usize,
     /// Since when nothing has been in hand.
@@ -273,7 +273,8 @@ impl State {
         }
         self.is_connected = is_connected;
         self.in_hand = in_hand;
-        if is_connected && in_hand == 0 && self.lag.unwrap_or_default() == 0 {
+        let has_none = self.unassigned_at.is_some() || self.lag.unwrap_or_default() == 0;
+        if is_connected && in_hand == 0 && has_none {
             self.progressed_at = now;
         }
     }
@@ -302,6 +303,21 @@ mod tests {
             assert_eq!(state.progressed_at == begun_at, stalls, "{is_connected} {in_hand} {lag:?}");
         }
     }
+
+    /// Goal: a standby does not stall while the active consumer works off a backlog, but does so
+    /// with messages of its own in hand.
+    #[test]
+    fn it_does_not_stall_while_the_messages_are_for_others() {
+        let begun_at = Instant::now();
+        let later = begun_at + 10 * ALIVE_MAX;
+        for (in_hand, stalls) in [(0, false), (3, true)] {
+            let (lag, unassigned_at) = (Some(7), Some(begun_at));
+            let mut state = State { lag, unassigned_at, ..State::new(begun_at) };
+            state.turned(later, true, in_hand);
+            assert_eq!(state.progressed_at == begun_at, stalls, "{in_hand}");
+        }
+    }
+
     fn reasons(status: &ConsumerStatus) -> Vec<(WaitReason, u64)> {
         status.waits().into_iter().map(|wait| (wait.reason, wait.waited.as_secs())).collect()
     }

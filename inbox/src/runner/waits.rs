@@ -14,7 +14,8 @@ use tokio::time::Instant;
 pub enum WaitReason {
     /// A session with the broker, or its answer to a call.
     Broker,
-    /// A partition to read: its group is rebalancing, or other members have all of them.
+    /// A partition to read: its group is rebalancing, or other members have all of them. Or its
+    /// turn at a queue of RabbitMQ or SQS whose messages are for other consumers now.
     Partition,
     /// The end of handlers.
     Handler,

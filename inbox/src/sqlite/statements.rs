@@ -67,6 +67,11 @@ migrations::statements! {
     known_attempts = "SELECT consumer, scope, attempts, last_error, first_failed_at, next_at \
         FROM inbox_attempt WHERE message_id = $1 AND last_error <> '' ORDER BY consumer, scope";
 
+    settled = "SELECT message_id FROM inbox_message WHERE message_id IN (SELECT value FROM json_each($1)) \
+        AND ($2 IS NULL OR consumer = $2) UNION \
+        SELECT subject FROM inbox_dead_letter WHERE subject IN (SELECT value FROM json_each($1)) \
+        AND ($2 IS NULL OR consumer = $2)";
+
     /// The newest rows of messages made since `$1`, at most `$2` of them, by consumer.
     activity_applied = "SELECT consumer, count(*) FILTER (WHERE dead_letter IS NULL) AS counted, \
         max(processed_at) FILTER (WHERE dead_letter IS NULL) AS at FROM \

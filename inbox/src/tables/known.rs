@@ -7,6 +7,7 @@ use super::Tables;
 use super::guard::of_existing;
 use crate::activity::{ActivityRow, ActivityRows};
 use crate::dialect::Dialect;
+use crate::ids::ConsumerName;
 use crate::known::Known;
 use crate::rows;
 
@@ -19,6 +20,17 @@ impl<DB: Dialect> Tables<DB> {
         let applied = applied.rows(&mut *connection).await?;
         let failing = Query::<DB>::new(&self.shared.known_attempts).bind(id).rows(connection).await?;
         applied.iter().map(rows::known).chain(failing.iter().map(rows::known_attempt)).collect()
+    }
+
+    /// Returns those of these messages that are applied, or have a dead letter.
+    pub(crate) async fn settled(
+        &self,
+        connection: &mut DB::Connection,
+        ids: &[Uuid],
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<Uuid>> {
+        let query = Query::<DB>::new(&self.shared.settled).bind(ids).bind(consumer.map(ConsumerName::as_str));
+        query.rows(connection).await?.iter().map(|row| row.get("message_id")).collect()
     }
 
     /// Counts what consumers did with messages whose ids are not below `from`, and what waits.

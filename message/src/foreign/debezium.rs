@@ -22,8 +22,27 @@ const ROUTED: &str = "outbox.event.";
 /// the same transaction at another position, under the same GTID.
 const OF_THE_SERVER: [&str; 4] = ["server_id", "file", "pos", "thread"];
 
-/// Parts of a change's position that differ when the connector sends it again.
-const VOLATILE: [&str; 6] = ["version", "snapshot", "sequence", "ts_ms", "ts_us", "ts_ns"];
+/// Parts of a change's origin that can differ when the connector sends it again: its own version
+/// and progress, what it read beside the change, and what settings of the server add.
+const VOLATILE: [&str; 13] = [
+    "version",
+    "snapshot",
+    "sequence",
+    "ts_ms",
+    "ts_us",
+    "ts_ns",
+    "xmin",
+    "query",
+    "redo_sql",
+    "user_name",
+    "low_watermark",
+    "read_at_timestamp",
+    "resolved_ts",
+];
+
+/// The first version of Debezium that goes on counting the changes of a transaction when it is
+/// restarted in the middle. Earlier ones begin again at 1.
+const COUNTS_ON: [u32; 2] = [3, 7];
 
 /// Reads a record of Debezium's outbox event router. The id is the header `id`, the kind the header
 /// `eventType` or `type`, else the topic without `outbox.event.`. A record without a value, which
@@ -97,9 +116,10 @@ fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
 ///
 /// The id is made of topic, key, content and position in the database's log, at the time of the
 /// change. So a change that the connector sends twice has the same id. The position of MySQL and
-/// MariaDB is the GTID, if there is one, so that it is the same on every server; equal changes of a
-/// row in one transaction then differ only with `provide.transaction.metadata`. Changes without a
-/// key or a time, and tombstones, have their place in the topic as id.
+/// MariaDB is the GTID, if there is one, so that it is the same on every server. Equal changes of a
+/// row in one transaction then have one id, unless Debezium 3.7 or later numbers them
+/// (`provide.transaction.metadata`). Changes without a key or a time, and tombstones, have their
+/// place in the topic as id.
 ///
 /// # Errors
 /// [`Unmapped::OtherForm`]: this is not a change event. [`Unmapped::Invalid`]: a member occurs
@@ -170,12 +190,29 @@ fn change_id(
     let has_gtid = position.text("gtid").is_some_and(|gtid| !gtid.is_empty());
     let is_left_out = |name| VOLATILE.contains(&name) || has_gtid && OF_THE_SERVER.contains(&name);
     for (name, json) in position.all().filter(|(name, _)| !is_left_out(*name)) {
-        parts.extend([name.into(), json.into()]);
+        let own = if name == "vgtid" { of_shard(position) } else { None };
+        parts.extend([name.into(), own.unwrap_or_else(|| json.to_owned()).into()]);
     }
-    if let Some(transaction) = event.object("transaction")?.filter(|_| has_gtid) {
+    let is_numbered = has_gtid && position.text("version").is_some_and(|version| counts_on(&version));
+    if let Some(transaction) = event.object("transaction")?.filter(|_| is_numbered) {
         parts.push(transaction.text("total_order").unwrap_or_default().into());
     }
     Ok(MessageId::derived(at, parts)?)
+}
+
+/// Returns the position in a change's own shard of Vitess. The positions of other shards beside it
+/// are as far as the connector has read them.
+fn of_shard(position: &Object<'_>) -> Option<String> {
+    let shard = position.text("shard")?;
+    let shards: Vec<serde_json::Value> = serde_json::from_str(&position.text("vgtid")?).ok()?;
+    let own = shards.iter().find(|entry| entry["shard"] == shard.as_str())?;
+    own["gtid"].as_str().map(str::to_owned)
+}
+
+/// Whether this version of Debezium counts the changes of a transaction on after a restart.
+fn counts_on(version: &str) -> bool {
+    let parts: Vec<u32> = version.split('.').map_while(|part| part.parse().ok()).take(2).collect();
+    parts.as_slice() >= COUNTS_ON.as_slice()
 }
 
 /// Reads a record without a value, if it has a key and no header of another library.
@@ -283,6 +320,28 @@ mod tests {
         ] {
             assert_ne!(id(Some(key), &other), first, "{key} {other}");
         }
+        // Neither what the connector read meanwhile nor what the server adds is a position.
+        for (member, other) in [
+            (r#""xmin":17"#, r#""xmin":18"#),
+            (r#""query":null"#, r#""query":"UPDATE orders""#),
+            (r#""redo_sql":null"#, r#""redo_sql":"update orders""#),
+            (r#""user_name":"UNKNOWN""#, r#""user_name":"SHOP""#),
+            (r#""low_watermark":1,"read_at_timestamp":2"#, r#""low_watermark":3,"read_at_timestamp":4"#),
+            (r#""resolved_ts":"1.0""#, r#""resolved_ts":"2.0""#),
+        ] {
+            let with = |member: &str| id(Some(KEY), &body("u", 9, &format!(",{member}")));
+            assert_eq!(with(other), with(member), "{member}");
+            assert_eq!(with(other), first, "{member}");
+        }
+        // Vitess: the positions of other shards are those that the connector happened to read.
+        let of_shard = |own: u32, other: u32| {
+            let vgtid = format!(
+                r#"[{{\"shard\":\"-80\",\"gtid\":\"a:1-{own}\"}},{{\"shard\":\"80-\",\"gtid\":\"b:1-{other}\"}}]"#
+            );
+            id(Some(KEY), &body("u", 9, &format!(r#","shard":"-80","vgtid":"{vgtid}""#)))
+        };
+        assert_eq!(of_shard(5, 8), of_shard(5, 7));
+        assert_ne!(of_shard(6, 7), of_shard(5, 7));
         // Without a key, rows of one snapshot can be equal in everything but their place.
         let mut elsewhere = record(None, Some(&body("r", 9, "")));
         let here = read(&elsewhere).id;
@@ -308,13 +367,22 @@ mod tests {
             ] {
                 assert_ne!(id(&other), first, "{other}");
             }
-            // Equal changes of one transaction differ if the connector gives their order.
-            let numbered = |server: &str, place: u32| {
-                let transaction = format!(r#""transaction":{{"id":{gtid},"total_order":{place}}},"op""#);
-                id(&of(server, gtid).replace(r#""op""#, &transaction))
+            // Equal changes of one transaction, numbered by the connector. Before 3.7, it numbers
+            // the rest of a transaction from 1 again when it is restarted in the middle.
+            let numbered = |version: &str, place: u32| {
+                let transaction = format!(
+                    r#""transaction":{{"id":{gtid},"total_order":{place},"data_collection_order":1}},"op""#
+                );
+                let body = of(theirs, gtid).replace(r#""op""#, &transaction);
+                id(&body.replace(r#""version":"2.7""#, &format!(r#""version":"{version}""#)))
             };
-            assert_eq!(numbered(ours, 1), numbered(theirs, 1));
-            assert_ne!(numbered(ours, 1), numbered(ours, 3));
+            for counts_on in ["3.7.0.Final", "3.10.1.Final", "4.0"] {
+                assert_ne!(numbered(counts_on, 1), numbered(counts_on, 3), "{counts_on}");
+                assert_eq!(numbered(counts_on, 3), numbered("3.7.0.Alpha1", 3), "{counts_on}");
+            }
+            for begins_again in ["1.9.7.Final", "2.7", "3.6.1.Final", "3", "x"] {
+                assert_eq!(numbered(begins_again, 40_001), first, "{begins_again}");
+            }
         }
         // Without a GTID, only the coordinates distinguish the changes of a server.
         for gtid in ["null", r#""""#] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::pair::Token;
+use crate::bounds::OutOfBounds;
 use crate::fault::Fault;
 use crate::id::MessageId;
 
@@ -13,20 +14,6 @@ use crate::id::MessageId;
 pub struct DriftWindow {
     age_max: Duration,
     skew_max: Duration,
-}
-
-/// A window with an end that is out of bounds. The program's or the operator's fault.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} is {value:?}; choose {min:?} to {max:?}")]
-pub struct InvalidWindow {
-    /// The end that is out of bounds.
-    pub what: &'static str,
-    /// Its value.
-    pub value: Duration,
-    /// The smallest accepted value.
-    pub min: Duration,
-    /// The largest accepted value.
-    pub max: Duration,
 }
 
 impl DriftWindow {
@@ -47,13 +34,10 @@ impl DriftWindow {
     /// [`AGE_MAX`](Self::AGE_MAX), `skew_max` is at most [`SKEW_MAX`](Self::SKEW_MAX).
     ///
     /// # Errors
-    /// [`InvalidWindow`] with the value and its bounds.
-    pub fn new(age_max: Duration, skew_max: Duration) -> Result<Self, InvalidWindow> {
-        let bounded = |what, value, min, max| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err(InvalidWindow { what, value, min, max }) }
-        };
-        bounded("maximum age of ids", age_max, Self::AGE_MIN, Self::AGE_MAX)?;
-        bounded("allowed clock skew", skew_max, Duration::ZERO, Self::SKEW_MAX)?;
+    /// [`OutOfBounds`] with the value and its bounds.
+    pub fn new(age_max: Duration, skew_max: Duration) -> Result<Self, OutOfBounds> {
+        OutOfBounds::check("maximum age of ids", age_max, Self::AGE_MIN..=Self::AGE_MAX)?;
+        OutOfBounds::check("allowed clock skew", skew_max, Duration::ZERO..=Self::SKEW_MAX)?;
         Ok(Self { age_max, skew_max })
     }
 
@@ -226,7 +210,7 @@ mod tests {
         assert!(DriftWindow::new(DriftWindow::AGE_MAX, DriftWindow::SKEW_MAX).is_ok());
         assert!(DriftWindow::new(Duration::ZERO, day).is_err() && DriftWindow::new(367 * day, day).is_err());
         let told = DriftWindow::new(day, 2 * day).unwrap_err().to_string();
-        assert_eq!(told, "the allowed clock skew is 172800s; choose 0ns to 86400s");
+        assert_eq!(told, "the allowed clock skew is 2d; choose 0s to 1d");
     }
 
     #[test]

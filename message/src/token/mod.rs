@@ -25,7 +25,7 @@ mod process;
 mod transaction;
 
 pub use clock::{Clock, SystemClock};
-pub use drift::{AcceptedTimes, Drift, DriftWindow, InvalidWindow, ScheduledTooFar};
+pub use drift::{AcceptedTimes, Drift, DriftWindow, ScheduledTooFar};
 pub use generator::{IdGenerator, MintError};
 pub use monotonic::Monotonic;
 pub use node::{NodeIdGenerator, NodeTerm, Stale};

@@ -11,8 +11,8 @@ pub enum Error<D> {
     /// transaction.
     #[error(transparent)]
     Refused(Box<Refused>),
-    /// The database refused a statement or became unavailable: the driver's error says why. After a
-    /// serialization failure or a deadlock (SQLSTATE 40001, 40P01) run the transaction again.
+    /// The database refused a statement or became unavailable: the driver's error says why. If its
+    /// SQLSTATE [passes], run the transaction again.
     #[error("the database refused a statement of the toolkit, or became unavailable")]
     Database(#[source] D),
     /// The connection is in no transaction: what an operation stores would be committed at once,
@@ -95,5 +95,43 @@ impl<D: std::error::Error> From<D> for Error<D> {
     /// statements.
     fn from(error: D) -> Self {
         Self::Database(error)
+    }
+}
+
+/// Returns whether an error with this SQLSTATE says nothing about the message or the statement: it
+/// lost a conflict, or the database was unavailable, full or out of memory, or ended it at a limit
+/// of time. Count no failure, and try again. The classes are those of the library.
+///
+/// <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+#[must_use]
+pub fn passes(sqlstate: &str) -> bool {
+    match sqlstate {
+        // configuration_limit_exceeded, mostly temp_file_limit, which the statement exceeds;
+        // undefined_file, a library that is not installed
+        "53400" | "58P01" => false,
+        // serialization_failure, statement_completion_unknown, deadlock_detected;
+        // lock_not_available; timeouts that end the session; a primary that became a standby
+        "40001" | "40003" | "40P01" | "55P03" | "25P03" | "25P04" | "25006" => true,
+        // connections; resources; operators, with query_canceled; the system, mostly I/O; internal
+        _ => matches!(sqlstate.get(..2), Some("08" | "53" | "57" | "58" | "XX")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passes;
+
+    #[test]
+    fn only_what_says_nothing_about_the_statement_passes() {
+        for state in
+            ["40001", "40P01", "55P03", "57014", "57P01", "53100", "53300", "58030", "25006", "08006"]
+        {
+            assert!(passes(state), "{state}");
+        }
+        for state in
+            ["", "5", "22012", "23505", "25P02", "40002", "42501", "53400", "58P01", "P0001", "\u{e9}8"]
+        {
+            assert!(!passes(state), "{state}");
+        }
     }
 }

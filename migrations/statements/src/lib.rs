@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `statement` | [`Statement`], [`Value`], [`Row`]: what a driver sends and reads |
 //! | `operation` | [`Call`]: runs an [`Operation`] statement by statement; [`Alone`]: those that need no transaction |
-//! | `error` | [`Error`], [`Refused`]: why an operation failed |
+//! | `error` | [`Error`], [`Refused`]: why an operation failed; [`passes`]: the SQLSTATEs that say nothing about it |
 //! | `outbox` | [`Outbox`]: its settings and its operations |
 //! | `enqueue` | [`Enqueue`], [`Enqueued`]: a message in the caller's transaction |
 //! | `verify` | [`Verify`]: the transaction still holds a message |
@@ -46,7 +46,7 @@ mod verify;
 
 pub use admit::{Admission, Admit, Guard, Known, Refusal};
 pub use enqueue::{Enqueue, Enqueued};
-pub use error::{Error, Refused};
+pub use error::{Error, Refused, passes};
 pub use fail::{Fail, Failed};
 pub use failure::Failure;
 pub use finish::{Finish, Kept};

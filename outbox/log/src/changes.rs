@@ -30,30 +30,3 @@ impl<'a> Changes<'a> {
         left
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{EntryId, ExceptionState};
-
-    #[test]
-    fn the_last_change_of_an_entry_counts() {
-        let park = |id, attempts| {
-            ExceptionChange::Park(Parked {
-                id: EntryId(id),
-                message_id: String::new(),
-                topic: String::new(),
-                key: None,
-                state: ExceptionState::Retrying,
-                attempts,
-                due_in: None,
-                fault: None,
-                error: None,
-            })
-        };
-        let all = [park(1, 1), ExceptionChange::Resolve(EntryId(1)), park(2, 1), park(2, 2)];
-        let left = Changes::of(&all);
-        assert_eq!(left.resolved, [1]);
-        assert_eq!(left.parked.iter().map(|p| (p.id.0, p.attempts)).collect::<Vec<_>>(), [(2, 2)]);
-    }
-}

@@ -32,31 +32,14 @@ impl Default for LogOptions {
 }
 
 impl LogOptions {
-    /// Sets the PostgreSQL schema.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
-    }
-
-    /// Accepts unencrypted connections to other machines.
-    #[must_use]
-    pub fn allow_plaintext(mut self, allow: bool) -> Self {
-        self.allow_plaintext = allow;
-        self
-    }
-
-    /// Sets the maximum duration of connecting.
-    #[must_use]
-    pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
-        self
-    }
-
-    /// Sets the maximum duration of one call.
-    #[must_use]
-    pub fn call_timeout(mut self, limit: Duration) -> Self {
-        self.call_timeout = limit;
-        self
+    message::setters! {
+        /// Sets the PostgreSQL schema.
+        schema as Option<Identifier>,
+        /// Accepts unencrypted connections to other machines.
+        allow_plaintext: bool,
+        /// Sets the maximum duration of connecting.
+        connect_timeout: Duration,
+        /// Sets the maximum duration of one call.
+        call_timeout: Duration,
     }
 }

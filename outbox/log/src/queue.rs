@@ -27,6 +27,12 @@ impl QueueName {
         &self.0
     }
 
+    /// Returns the key whose entries it holds; `None` if it holds entries without a key.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.0.strip_prefix('k')
+    }
+
     pub(crate) fn stored(name: String) -> Self {
         Self(name)
     }

@@ -163,7 +163,12 @@ impl Row<'_> {
         let Some(json) = self.headers else { return Ok(Headers::new()) };
         let json = str::from_utf8(json)
             .map_err(|error| format!("headers are not UTF-8 at byte {}", error.valid_up_to()))?;
-        serde_json::from_str(json).map_err(|error| format!("headers must be an object of texts: {error}"))
+        serde_json::from_str(json).map_err(|error| {
+            // The place in the JSON helps nobody, and stands behind the remedy.
+            let text = error.to_string();
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            format!("headers must be an object of texts: {}", text.strip_suffix(&*place).unwrap_or(&text))
+        })
     }
 
     /// Reads the trace context. An invalid one is left out: it is not part of the message's

@@ -8,7 +8,7 @@ use message::MessageId;
 use crate::cursor::{Cursor, Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
-use crate::exception::{ExceptionChange, ExceptionSummary};
+use crate::exception::{Exception, ExceptionChange, ExceptionSummary};
 use crate::lease::{Acquired, Fenced, OtherHolder, RelayName};
 use crate::pause::PauseScope;
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
@@ -83,6 +83,15 @@ pub trait LogReader: Send {
         after: Option<DuePosition>,
         limit: PageLimit,
     ) -> Result<DuePage, LogError>;
+
+    /// Returns retrying exceptions that are due and that come before the others, in the order of
+    /// (`due_at`, id): those with these ids, and those about which operators have decided lately.
+    /// A limit that ends the answer early leaves out the last ones. The default, for a log in which
+    /// nothing comes before the others, returns none.
+    async fn read_first(&mut self, probes: &[EntryId], limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        let _ = (probes, limit);
+        Ok(Vec::new())
+    }
 
     /// Returns held entries of several queues: one page for each, in the order of the requests.
     /// `limit` is the total for all pages.

@@ -1,10 +1,6 @@
 //! Errors about a node's number.
 
-use std::time::Duration;
-
-use message::Fault;
-
-use super::options::{NODE_LEASE_MAX, NODE_LEASE_MIN};
+use message::{Fault, OutOfBounds};
 use migrations::SqlErrorKind;
 
 /// Why a node has no number.
@@ -12,11 +8,8 @@ use migrations::SqlErrorKind;
 #[non_exhaustive]
 pub enum NodeError {
     /// The lease is out of bounds.
-    #[error("the lease is {value:?}; choose {NODE_LEASE_MIN:?} to {NODE_LEASE_MAX:?}")]
-    Lease {
-        /// Its value.
-        value: Duration,
-    },
+    #[error(transparent)]
+    Lease(#[from] OutOfBounds),
     /// The holder's name is empty or too long.
     #[error("the name of the holder has {bytes} bytes; give it 1 to 240")]
     Holder {

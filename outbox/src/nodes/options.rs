@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use message::OutOfBounds;
 use message::token::{Clock, SystemClock};
 use migrations::Identifier;
 
@@ -50,25 +51,13 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// Sets the lease.
-    #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// Sets the holder that operators see.
-    #[must_use]
-    pub fn holder(mut self, holder: impl Into<String>) -> Self {
-        self.holder = holder.into();
-        self
-    }
-
-    /// Sets the PostgreSQL schema.
-    #[must_use]
-    pub fn schema(mut self, schema: Option<Identifier>) -> Self {
-        self.schema = schema;
-        self
+    message::setters! {
+        /// Sets the lease.
+        lease: Duration,
+        /// Sets the holder that operators see.
+        holder: String,
+        /// Sets the PostgreSQL schema.
+        schema as Option<Identifier>,
     }
 
     /// Sets the source of the time, for tests.
@@ -79,10 +68,7 @@ impl NodeOptions {
     }
 
     pub(super) fn check(&self) -> Result<(), NodeError> {
-        let value = self.lease;
-        if !(NODE_LEASE_MIN..=NODE_LEASE_MAX).contains(&value) {
-            return Err(NodeError::Lease { value });
-        }
+        OutOfBounds::check("lease", self.lease, NODE_LEASE_MIN..=NODE_LEASE_MAX)?;
         match self.holder.len() {
             1..=HOLDER_BYTES_MAX => Ok(()),
             bytes => Err(NodeError::Holder { bytes }),
@@ -127,7 +113,7 @@ mod tests {
         assert!(options().check().is_ok());
         assert!(options().relied_on() < NODE_LEASE_DEFAULT);
         let told = options().lease(Duration::from_secs(1)).check().unwrap_err().to_string();
-        assert_eq!(told, "the lease is 1s; choose 3s to 3600s");
+        assert_eq!(told, "the lease is 1s; choose 3s to 1h");
         let told = options().holder("x".repeat(256)).check().unwrap_err().to_string();
         assert!(told.contains("256 bytes"), "{told}");
         assert!(options().holder("").check().is_err());

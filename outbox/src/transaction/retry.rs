@@ -28,24 +28,12 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Sets the maximum attempts, the first one included.
-    #[must_use]
-    pub fn attempts_max(mut self, attempts: u32) -> Self {
-        self.attempts_max = attempts;
-        self
-    }
-
-    /// Sets the wait before the next attempt.
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.backoff = backoff;
-        self
-    }
-
-    /// Sets how long to look up an unknown commit.
-    #[must_use]
-    pub fn resolve_timeout(mut self, limit: Duration) -> Self {
-        self.resolve_timeout = limit;
-        self
+    message::setters! {
+        /// Sets the maximum attempts, the first one included.
+        attempts_max: u32,
+        /// Sets the wait before the next attempt.
+        backoff: Backoff,
+        /// Sets how long to look up an unknown commit.
+        resolve_timeout: Duration,
     }
 }

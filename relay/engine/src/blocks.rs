@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
-use crate::busy::Busy;
+use crate::busy::{Busy, Turn};
 use crate::held::{Held, QueueHash};
 use crate::paused::Paused;
 use crate::settings::DeadPolicy;
@@ -94,7 +94,7 @@ impl Blocks {
         self.stuck.is_empty()
             && self.held.is_empty()
             && self.topics.is_empty()
-            && !self.busy.is_waiting()
+            && self.busy.is_empty()
             && self.paused.is_empty()
     }
 
@@ -117,11 +117,17 @@ impl Blocks {
         self.busy.len()
     }
 
-    /// Returns whether the topic does not accept messages, has more than it takes soon, or is
+    /// Returns whether the topic does not accept messages, its destination had no room, or it is
     /// paused.
     #[must_use]
     pub(crate) fn is_blocked(&self, topic: &str) -> bool {
-        self.topics.contains_key(topic) || self.busy.holds(topic) || self.paused.has_topic(topic)
+        self.topics.contains_key(topic) || self.busy.is_refused(topic) || self.paused.has_topic(topic)
+    }
+
+    /// Returns whether the topic is busy and lets nothing more through in this turn.
+    #[must_use]
+    pub(crate) fn is_full(&self, topic: &str) -> bool {
+        self.busy.is_full(topic) && !self.topics.contains_key(topic)
     }
 
     /// Returns whether an operator has paused everything. Then nothing is submitted.
@@ -164,7 +170,7 @@ impl Blocks {
         if self.is_empty() {
             return Place::Free;
         }
-        if self.is_blocked(topic) {
+        if self.is_blocked(topic) || self.busy.holds(topic) {
             return Place::Hold;
         }
         if key.is_none() {
@@ -210,6 +216,7 @@ impl Blocks {
     pub(crate) fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
         let queue = QueueHash::of(topic, key);
         self.is_blocked(topic) && !self.is_witness(topic, id)
+            || self.is_full(topic)
             || self.paused.has_queue(queue)
             || self.stuck.stops_entry(queue, id)
     }
@@ -264,6 +271,7 @@ impl Blocks {
         // would wait for itself.
         self.stuck.remove(queue, id);
         self.held.hold(queue, id);
+        self.busy.held(topic);
         // The cursor must pass it, so nothing of its queue may wait in the window before it.
         self.held.stop(queue);
         // The entry is now the first of its queue, and nothing stops it. The entry that the queue
@@ -286,6 +294,7 @@ impl Blocks {
     /// Records that held entries were read back.
     pub(crate) fn read_back(&mut self) {
         self.has_progress = true;
+        self.busy.read_back();
     }
 
     /// Returns whether a due entry that waits for an earlier one of its key may be free, because a
@@ -319,11 +328,22 @@ impl Blocks {
         self.topics.get(topic).is_some_and(|probe| probe.id == id)
     }
 
-    /// Returns whether the topic is blocked and another entry than this one is its probe, or has
-    /// more messages than its destination takes soon.
+    /// Returns whether the topic is blocked and another entry than this one is its probe, or its
+    /// destination had no room.
     #[must_use]
     pub(crate) fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
-        self.topics.get(topic).map_or_else(|| self.busy.holds(topic), |probe| probe.id != id)
+        self.topics.get(topic).map_or_else(|| self.busy.is_refused(topic), |probe| probe.id != id)
+    }
+
+    /// Leaves held entries of the topic unread until its next turn, if it is busy. Returns whether
+    /// it is.
+    pub(crate) fn leaves_to_next_turn(&mut self, topic: &str) -> bool {
+        self.busy.held(topic)
+    }
+
+    /// Records that an entry of the topic enters the window.
+    pub(crate) fn admitted(&mut self, topic: &str) {
+        self.busy.admitted(topic);
     }
 
     /// Records that the destination of a topic had no room for an entry, see [`Busy::refused`].
@@ -339,25 +359,64 @@ impl Blocks {
         is_busy.then(|| self.busy.refused(topic, now, in_flight))
     }
 
-    /// Records that an entry of the topic is no longer with the publisher. A busy topic may
-    /// continue.
+    /// Records that a destination that a message names itself had no room for it, see
+    /// [`Busy::named_refused`].
+    pub(crate) fn named_saturated(&mut self, reason: &str, now: Duration) -> bool {
+        self.busy.named_refused(reason, now)
+    }
+
+    /// Returns such destinations that are no longer busy.
+    pub(crate) fn named_over(&mut self, now: Duration) -> Vec<String> {
+        self.busy.named_over(now)
+    }
+
+    /// Records that an entry of the topic is no longer with the publisher. A busy topic may go on.
     pub(crate) fn left(&mut self, topic: &str) {
         if self.busy.left(topic) {
-            self.held.release_all();
+            self.serve(topic);
         }
     }
 
-    /// Lets busy topics continue that have waited long enough. Returns those that are no longer
-    /// busy.
-    pub(crate) fn look_at_busy(&mut self, now: Duration) -> Vec<String> {
-        if !self.busy.waited(now).is_empty() {
+    /// Reads held entries of a busy topic back whose turn it is.
+    fn serve(&mut self, topic: &str) {
+        if self.topics.contains_key(topic) || self.paused.has_topic(topic) {
+            // The end of that releases all queues.
+            return;
+        }
+        let Turn { queues, share } = self.busy.turn(topic);
+        let mut released = 0;
+        while released < queues
+            && let Some(name) = self.busy.next_queue(topic)
+        {
+            released += usize::from(self.held.release_share(name, Some(share)));
+        }
+        if released == 0 {
+            self.held.release_all();
+        } else {
+            self.busy.given(topic);
+        }
+    }
+
+    /// Lets the busy topics go on that have waited long enough. `has` counts the entries of a topic
+    /// in the window. Returns the topics that are no longer busy.
+    pub(crate) fn look_at_busy(&mut self, now: Duration, has: impl Fn(&str) -> usize) -> Vec<String> {
+        for topic in self.busy.waited(now, has) {
+            self.serve(&topic);
+        }
+        let over = self.busy.over(now);
+        if !over.is_empty() {
             self.held.release_all();
         }
-        self.busy.over(now)
+        over
+    }
+
+    /// Returns whether a turn of a busy topic reads held entries later.
+    #[cfg(test)]
+    pub(crate) fn has_a_turn_later(&self) -> bool {
+        self.busy.has_a_turn_later()
     }
 
     /// Returns the blocked topics and their probes.
-    #[cfg(test)]
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&str, &EntryId)> {
         self.topics.iter().map(|(topic, probe)| (topic.as_str(), &probe.id))
     }
@@ -488,10 +547,11 @@ impl Blocks {
         was_blocked
     }
 
-    /// Returns the pages to request now.
-    pub(crate) fn asks(&mut self) -> Vec<HeldAsk> {
+    /// Returns the pages to request now. `has_enough` returns whether enough entries of a queue are
+    /// in the window.
+    pub(crate) fn asks(&mut self, has_enough: impl Fn(&QueueName) -> bool) -> Vec<HeldAsk> {
         let Self { stuck, held, paused, .. } = self;
-        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from))
+        held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from), has_enough)
     }
 
     /// Returns queues that rest although no key stops them, each with the id from which it has not
@@ -512,14 +572,33 @@ impl Blocks {
             if !self.lets_read(queue, unread) {
                 continue;
             }
+            let is_keyless = name == QueueName::of(&topic, None);
+            if self.busy.contains(&topic)
+                && !self.topics.contains_key(&topic)
+                && !self.paused.has_topic(&topic)
+            {
+                if unread == first || is_keyless {
+                    self.busy.list(&topic, name);
+                } else {
+                    // The topic of its next entry is unknown.
+                    self.held.release_share(name, Some(1));
+                }
+                continue;
+            }
             // An entry that was already read shows nothing about the topic of the next one.
             let waits_for_topic = unread == first && self.is_blocked(&topic);
-            let is_keyless = name == QueueName::of(&topic, None);
             if !waits_for_topic || self.awaits_witness(&topic, first, is_keyless) {
                 self.held.release(name);
             }
         }
+        let is_walk = self.held.is_walking();
         self.held.walked(last, names.exhausted);
+        let served = if is_walk && names.exhausted {
+            self.busy.walked(!self.held.is_walking())
+        } else {
+            self.busy.listed()
+        };
+        served.iter().for_each(|topic| self.serve(topic));
         self.end_search(names.exhausted);
     }
 }
@@ -540,7 +619,7 @@ mod tests {
     }
 
     fn froms(blocks: &mut Blocks) -> Vec<i64> {
-        blocks.asks().into_iter().map(|ask| ask.from.0).collect()
+        blocks.asks(|_| false).into_iter().map(|ask| ask.from.0).collect()
     }
 
     fn answer(blocks: &mut Blocks, from: i64, read: crate::held::Read) {

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::crash_points;
+use crate::telemetry::Telemetry;
 
 /// How long to listen to a broken session for its last receipts. One of them may name the message
 /// that broke it.
@@ -66,6 +67,7 @@ pub(crate) struct BrokerSession {
     retry: Backoff,
     failures: u32,
     trusted_until: watch::Receiver<Instant>,
+    telemetry: Telemetry,
     host: Runtime,
 }
 
@@ -75,10 +77,11 @@ impl BrokerSession {
         connector: Arc<dyn Connector>,
         retry: Backoff,
         trusted_until: watch::Receiver<Instant>,
+        telemetry: Telemetry,
         host: Runtime,
     ) -> Self {
         let state = connecting(&connector, &host);
-        Self { connector, state, retry, failures: 0, trusted_until, host }
+        Self { connector, state, retry, failures: 0, trusted_until, telemetry, host }
     }
 
     /// Returns room for another batch, if a session is open and has some.
@@ -167,7 +170,8 @@ impl BrokerSession {
                 let profile = publisher.profile();
                 let (batches, queue) = mpsc::channel(BATCHES);
                 let closing = CancellationToken::new();
-                let run = run(publisher, queue, closing.clone(), self.trusted_until.clone());
+                let trusted_until = self.trusted_until.clone();
+                let run = run(publisher, queue, closing.clone(), trusted_until, self.telemetry.clone());
                 let task = AbortOnDropHandle::new(self.host.spawn(run));
                 self.state =
                     State::Open(Session { batches, receipts, closing, listen_until: None, _task: task });
@@ -212,6 +216,7 @@ async fn run(
     mut queue: mpsc::Receiver<Vec<Submission>>,
     closing: CancellationToken,
     trusted_until: watch::Receiver<Instant>,
+    telemetry: Telemetry,
 ) {
     loop {
         let batch = tokio::select! {
@@ -224,7 +229,7 @@ async fn run(
             () = publisher.ended() => break,
         };
         if Instant::now() >= *trusted_until.borrow() {
-            tracing::warn!(messages = batch.len(), "the lease may have expired: not publishing");
+            telemetry.not_publishing(batch.len());
             break;
         }
         reached(crash_points::BEFORE_PUBLISH);
@@ -251,8 +256,13 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
+    use outbox_log::RelayName;
 
     use super::*;
+
+    fn telemetry() -> Telemetry {
+        Telemetry::new(&RelayName::new("orders").unwrap(), "", "", 1)
+    }
 
     /// A broker that refuses each session after 45 seconds.
     struct Distant {
@@ -282,8 +292,13 @@ mod tests {
         let error = async |seconds| {
             let connector = Arc::new(Distant { connect_max: Duration::from_secs(seconds) });
             let (_trusted, trusted_until) = watch::channel(far_away());
-            let mut session =
-                BrokerSession::new(connector, Backoff::MESSAGES, trusted_until, Runtime::default());
+            let mut session = BrokerSession::new(
+                connector,
+                Backoff::MESSAGES,
+                trusted_until,
+                telemetry(),
+                Runtime::default(),
+            );
             match session.next().await {
                 BrokerEvent::Refused { error, .. } => error.to_string(),
                 other => panic!("{other:?}"),
@@ -341,7 +356,7 @@ mod tests {
         let connector = Arc::new(OneSession { ended: ended.clone(), sessions: AtomicUsize::new(0) });
         let retry = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5) };
         let (_trust, trusted) = watch::channel(far_away());
-        let mut session = BrokerSession::new(connector, retry, trusted, Runtime::default());
+        let mut session = BrokerSession::new(connector, retry, trusted, telemetry(), Runtime::default());
         assert!(matches!(session.next().await, BrokerEvent::Up(_)));
         assert!(tokio::time::timeout(Duration::from_secs(60), session.next()).await.is_err(), "it is open");
         ended.cancel();

@@ -7,7 +7,8 @@
 //!
 //! Scheduled and discarded exceptions have passes of their own. A pass over those that are retried
 //! never ends while more are due than there is room for, for example while a destination fails on
-//! all of its messages. Nothing else may wait for such a pass.
+//! all of its messages. Nothing else may wait for such a pass. So while it takes long, the probes
+//! of stopped topics and what operators have requeued are read by themselves (`wants_first`).
 
 use std::time::Duration;
 
@@ -23,12 +24,14 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Due {
     scheduled: Passes,
     retrying: Passes,
+    /// When to read the first retrying exceptions, if a pass over them is under way then.
+    first_at: Instant,
 }
 
 impl Due {
     /// Starts with an immediate look at both kinds.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { scheduled: Passes::new(now), retrying: Passes::new(now) }
+        Self { scheduled: Passes::new(now), retrying: Passes::new(now), first_at: now }
     }
 
     fn each(&mut self) -> [&mut Passes; 2] {
@@ -52,9 +55,22 @@ impl Due {
         self.of(kind).wanted()
     }
 
+    /// Returns whether to read retrying exceptions that come before the others, because the pass
+    /// over all of them has taken long: at most once in each interval.
+    pub(crate) fn wants_first(&mut self, now: Instant) -> bool {
+        let is_time = self.retrying.is_reading && now >= self.first_at;
+        if is_time {
+            self.first_at = now + LOOK_INTERVAL;
+        }
+        is_time
+    }
+
     /// Begins the passes for which it is time. A pass starts at the first exception if that costs
     /// little, or if the last one from there was long enough ago.
     pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
+        if self.retrying.at().is_some_and(|at| at <= now) {
+            self.first_at = now + LOOK_INTERVAL;
+        }
         for passes in self.each() {
             if passes.at().is_some_and(|at| at <= now) {
                 passes.begin(now, is_cheap);
@@ -196,5 +212,21 @@ mod tests {
             assert_eq!(due.wanted(DueKind::Scheduled), Some(None), "from the first on");
             due.read(DueKind::Scheduled, &page(1, true, None), later);
         }
+    }
+
+    #[test]
+    fn while_a_pass_takes_long_the_first_ones_are_read_once_in_each_interval() {
+        let now = Instant::now();
+        let mut due = Due::new(now);
+        assert!(!due.wants_first(now + 2 * LOOK_INTERVAL), "there is no pass");
+        due.begin(now, true);
+        due.read(DueKind::Retrying, &page(7, false, None), now);
+        assert!(!due.wants_first(now + LOOK_INTERVAL / 2), "it has only begun");
+        for looks in 1..4 {
+            assert!(due.wants_first(now + looks * LOOK_INTERVAL));
+            assert!(!due.wants_first(now + looks * LOOK_INTERVAL));
+        }
+        due.read(DueKind::Retrying, &page(9, true, None), now);
+        assert!(!due.wants_first(now + 9 * LOOK_INTERVAL));
     }
 }

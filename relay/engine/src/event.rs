@@ -47,6 +47,19 @@ pub enum Event {
         /// The topic.
         topic: String,
     },
+    /// A destination that messages name themselves had no room for a message, and had room for all
+    /// of them before.
+    NamedBusy {
+        /// The reason that it gives.
+        reason: String,
+    },
+    /// Such a destination has had room for all of its messages for a minute.
+    NamedNotBusy {
+        /// The reason that it gave last.
+        reason: String,
+    },
+    /// An entry was parked because the destination that it names had no room for it.
+    Postponed(Box<Parked>),
     /// Some entries of a page are left to other relays: their number.
     LeftOut(u64),
     /// An entry was parked.

@@ -28,9 +28,14 @@
 //! |---|---|
 //! | a stuck entry before it, or a submission of its key that may still be answered | the end of either |
 //! | its topic | the unblocking of the topic, by a walk over all queues |
+//! | its topic is busy | the topic's next turn (`busy.rs`), which lists queues by a walk |
 //! | a pause of its topic or key | the resume, by a walk over all queues |
 //! | nothing, but there were too many names to remember | a walk: a queue that it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
+//! | nothing, but its key had more than its share of the window | the same |
+//!
+//! An active queue is not read while enough of its key is in the window (`machine/shares.rs`). It
+//! stays active, and is read once they have left.
 //!
 //! So code that gives a queue another first entry must check whether that entry is stopped:
 //! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
@@ -109,6 +114,16 @@ struct Active {
     is_closing: bool,
     /// Tickets of log entries that wait in the window until this queue has been read back.
     waiting: Vec<Ticket>,
+    /// Maximum entries to read, if its topic is busy.
+    share: Option<usize>,
+}
+
+/// A released queue that waits for its turn.
+#[derive(Debug)]
+struct Ready {
+    name: QueueName,
+    /// Maximum entries to read, if its topic is busy.
+    share: Option<usize>,
 }
 
 impl Active {
@@ -150,7 +165,7 @@ pub(crate) struct Held {
     resting: BTreeMap<QueueHash, Resting>,
     active: BTreeMap<QueueHash, Active>,
     /// Released queues that wait for their turn, each once.
-    ready: VecDeque<QueueName>,
+    ready: VecDeque<Ready>,
     queued: HashSet<QueueHash>,
     /// Held entries whose change is not stored.
     unstored: HashMap<QueueHash, BTreeSet<EntryId>>,
@@ -270,17 +285,24 @@ impl Held {
 
     /// Records that a queue may be able to continue.
     pub(crate) fn release(&mut self, name: QueueName) {
+        self.release_share(name, None);
+    }
+
+    /// Records that a queue may be able to continue, and that at most `share` of its entries are to
+    /// be read. Returns whether it rested until now.
+    pub(crate) fn release_share(&mut self, name: QueueName, share: Option<usize>) -> bool {
         let queue = QueueHash::of_name(&name);
         let Some(resting) = self.resting.get_mut(&queue).filter(|_| !self.queued.contains(&queue)) else {
-            return;
+            return false;
         };
         if self.ready.len() < READY_MAX {
-            self.ready.push_back(name);
+            self.ready.push_back(Ready { name, share });
             self.queued.insert(queue);
         } else {
             (resting.is_owed, resting.is_touched) = (true, false);
             self.walk();
         }
+        true
     }
 
     /// Marks the queue to be released when its first entry is stored.
@@ -346,6 +368,12 @@ impl Held {
         }
     }
 
+    /// Returns whether a walk over all names is going.
+    #[must_use]
+    pub(crate) fn is_walking(&self) -> bool {
+        self.walk.is_going && !self.walk.is_search
+    }
+
     /// Ends a walk: released queues that it has not found have nothing stored. Returns whether
     /// another walk is needed.
     fn settle_owed(&mut self) -> bool {
@@ -367,10 +395,15 @@ impl Held {
     }
 
     /// Returns the pages to request now. `may_leave` returns, for a queue and the id of its first
-    /// entry, whether that entry can be published.
-    pub(crate) fn asks(&mut self, may_leave: impl Fn(QueueHash, EntryId) -> bool) -> Vec<HeldAsk> {
+    /// entry, whether that entry can be published; `has_enough`, whether enough entries of a queue
+    /// are in the window.
+    pub(crate) fn asks(
+        &mut self,
+        may_leave: impl Fn(QueueHash, EntryId) -> bool,
+        has_enough: impl Fn(&QueueName) -> bool,
+    ) -> Vec<HeldAsk> {
         while self.active.len() < ACTIVE_MAX
-            && let Some(name) = self.ready.pop_front()
+            && let Some(Ready { name, share }) = self.ready.pop_front()
         {
             let queue = QueueHash::of_name(&name);
             self.queued.remove(&queue);
@@ -378,14 +411,15 @@ impl Held {
             if may_leave(queue, from) {
                 self.resting.remove(&queue);
                 let (asked, missed, waiting) = (None, BTreeSet::new(), Vec::new());
-                let active = Active { name, from: Some(from), asked, missed, is_closing: false, waiting };
+                let from = Some(from);
+                let active = Active { name, from, asked, missed, is_closing: false, waiting, share };
                 self.active.insert(queue, active);
             }
         }
         let unstored = &self.unstored;
         let mut asks = Vec::new();
         for (queue, active) in &mut self.active {
-            let waits = active.waits_for_store(unstored.get(queue));
+            let waits = active.waits_for_store(unstored.get(queue)) || has_enough(&active.name);
             if let (Some(from), None, false) = (active.from, active.asked, waits) {
                 active.asked = Some(from);
                 active.missed.clear();
@@ -393,6 +427,12 @@ impl Held {
             }
         }
         asks
+    }
+
+    /// Returns the maximum entries to read of a queue, if its topic is busy.
+    #[must_use]
+    pub(crate) fn share(&self, queue: QueueHash) -> Option<usize> {
+        self.active.get(&queue)?.share
     }
 
     /// Returns whether there is anything to ask for.
@@ -435,6 +475,10 @@ impl Held {
         let missed = std::mem::take(&mut active.missed).first().copied();
         active.from = [next, unstored, missed].into_iter().flatten().min();
         active.is_closing |= matches!(read, Read::All);
+        if matches!(read, Read::UpTo(_)) {
+            // Its topic is no longer busy.
+            active.share = None;
+        }
         match read {
             // This entry is the first: an unstored entry before it would have ended the answer
             // sooner.

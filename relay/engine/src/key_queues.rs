@@ -2,7 +2,7 @@
 //!
 //! A pipelined publisher simply gets them in reading order. With one message per key in flight,
 //! each key has a queue: its next entry becomes ready when the previous one is settled. Keys do not
-//! wait for each other.
+//! wait for each other, as long as no queue fills the window (`machine/shares.rs`).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -62,6 +62,18 @@ impl KeyQueues {
         }
     }
 
+    /// Returns how many entries of a key wait behind the one that is ready or in flight.
+    #[must_use]
+    pub(crate) fn waiting_len(&self, key: &OrderingKey) -> usize {
+        self.key_queues.get(key).map_or(0, VecDeque::len)
+    }
+
+    /// Returns the entries of each key that wait behind the one that is ready or in flight, if they
+    /// are more than this.
+    pub(crate) fn longer_than(&self, len: usize) -> impl Iterator<Item = &VecDeque<Ticket>> {
+        self.key_queues.values().filter(move |waiting| waiting.len() > len)
+    }
+
     /// Takes the next entry to submit.
     pub(crate) fn pop(&mut self) -> Option<Ticket> {
         self.ready.pop_front()
@@ -113,6 +125,9 @@ mod tests {
             key_queues.push(Ticket(ticket), key);
         }
         assert_eq!(drain(&mut key_queues), [1, 3, 4, 5]);
+        assert_eq!((key_queues.waiting_len(&a), key_queues.waiting_len(&b)), (1, 0));
+        assert_eq!(key_queues.longer_than(0).collect::<Vec<_>>(), [&[Ticket(2)]]);
+        assert_eq!(key_queues.longer_than(1).count(), 0);
         key_queues.settled(Some(&a));
         assert_eq!(drain(&mut key_queues), [2]);
         key_queues.settled(Some(&a));

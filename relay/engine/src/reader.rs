@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use message::crash_points::reached;
 use outbox_log::{
-    Cursor, Difference, DueKind, DuePage, DuePosition, EntryId, HeldAsk, HeldPage, HeldQueues, LogError,
-    LogReader, Page, PageLimit, QueueName,
+    Cursor, Difference, DueKind, DuePage, DuePosition, EntryId, Exception, HeldAsk, HeldPage, HeldQueues,
+    LogError, LogReader, Page, PageLimit, QueueName,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -20,8 +20,11 @@ use crate::wake::Pace;
 pub(crate) enum Ask {
     /// Exceptions of a kind that are due, after this position.
     Due(DueKind, Option<DuePosition>),
-    /// Held exceptions.
-    Held(Vec<HeldAsk>),
+    /// Retrying exceptions for which many others may wait: these probes, and what operators have
+    /// requeued.
+    First(Vec<EntryId>),
+    /// Held exceptions, at most this many together, and one of each queue.
+    Held { asks: Vec<HeldAsk>, entries_max: usize },
     /// Queues with held exceptions, after this one.
     Names(Option<QueueName>),
     /// The pauses that operators have set.
@@ -40,6 +43,8 @@ pub(crate) struct ReadPage {
 pub(crate) enum Answer {
     /// Exceptions of a kind that are due.
     Due(DueKind, DuePage),
+    /// Retrying exceptions that come before the others.
+    First(Vec<Exception>),
     /// A page for each requested queue.
     Held(Vec<HeldAsk>, Vec<HeldPage>),
     /// Queues with held exceptions.
@@ -117,8 +122,10 @@ impl Reader {
     async fn answer(&mut self, ask: Ask) -> Result<(), LogError> {
         let answer = match ask {
             Ask::Due(kind, after) => Answer::Due(kind, self.log.read_due(kind, after, self.limit).await?),
-            Ask::Held(asks) => {
-                let pages = self.log.read_held(&asks, self.limit).await?;
+            Ask::First(probes) => Answer::First(self.log.read_first(&probes, self.limit).await?),
+            Ask::Held { asks, entries_max } => {
+                let entries_max = self.limit.entries_max.min(entries_max);
+                let pages = self.log.read_held(&asks, PageLimit { entries_max, ..self.limit }).await?;
                 Answer::Held(asks, pages)
             }
             Ask::Names(after) => Answer::Names(self.log.held_queues(after.as_ref(), NAMES).await?),

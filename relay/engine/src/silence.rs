@@ -23,7 +23,7 @@ use message::{FaultScope, Topic};
 
 /// Divisor of the patience where waiting costs others, or where part of the topic is known to be
 /// silent.
-const IMPATIENCE: u32 = 5;
+pub(crate) const IMPATIENCE: u32 = 5;
 
 /// A submission that is not confirmed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

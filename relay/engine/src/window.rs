@@ -1,10 +1,10 @@
-//! Entries in memory: read, but not yet settled. A ring in reading order, bounded in bytes and
-//! entries. Pure.
+//! Entries in memory: read, but not yet settled. Bounded in bytes and entries. Pure.
 //!
-//! The cursor stands before the oldest unsettled entry; entries settle in any order, and the front
-//! of the ring advances when it can.
+//! Those of the log are a ring in reading order. The cursor stands before the oldest unsettled
+//! entry; entries settle in any order, and the front of the ring advances when it can. Those that
+//! were parked are beside the ring: the cursor has passed them, and does not wait for them.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use message::{Message, Ticket};
@@ -79,17 +79,23 @@ enum Passed {
         id: EntryId,
     },
     End(Arc<Difference>),
-    Nothing,
 }
 
-/// Entries in reading order, as a ring.
+/// The unsettled entries. Tickets of slots are even, those of entries beside the ring are odd.
 #[derive(Debug)]
 pub(crate) struct Window {
+    /// Entries of the log in reading order, as a ring.
     slots: VecDeque<Slot>,
-    /// The ticket of the front slot.
+    /// The number of the front slot.
     front: u64,
+    /// Open entries that were parked, by their tickets.
+    beside: BTreeMap<Ticket, Item>,
+    /// How many entries have been beside the ring.
+    beside_len: u64,
     open: usize,
     bytes: usize,
+    /// The open entries of the log.
+    log: Amount,
     /// The open entries that were held and read back.
     held: Amount,
     /// The open entries that were scheduled for now.
@@ -115,8 +121,11 @@ impl Window {
         Self {
             slots: VecDeque::new(),
             front: 0,
+            beside: BTreeMap::new(),
+            beside_len: 0,
             open: 0,
             bytes: 0,
+            log: Amount::default(),
             held: Amount::default(),
             scheduled: Amount::default(),
             retrying: Amount::default(),
@@ -134,7 +143,13 @@ impl Window {
     #[must_use]
     pub(crate) fn has_room(&self, kept: Option<usize>) -> bool {
         let limit = |max: usize| kept.map_or(max, |kept| max - max / kept);
-        self.bytes < limit(self.bytes_max) && self.slots.len() < limit(self.entries_max)
+        self.bytes < limit(self.bytes_max) && self.slots.len() + self.beside.len() < limit(self.entries_max)
+    }
+
+    /// Returns whether entries of the log take less than a fraction `1/share` of the window.
+    #[must_use]
+    pub(crate) fn has_room_for_log(&self, share: usize) -> bool {
+        !self.log.reaches(self.share(share))
     }
 
     /// Returns whether held entries that were read back take less than a fraction `1/share` of the
@@ -158,14 +173,13 @@ impl Window {
         Amount { entries: (self.entries_max / share).max(1), bytes: (self.bytes_max / share).max(1) }
     }
 
-    /// Returns the amount of the open entries from the same source as this one, if that source has
-    /// a share.
-    fn amount_of(&mut self, origin: &Origin) -> Option<&mut Amount> {
+    /// Returns what the open entries of the same source as this one take.
+    fn amount_of(&mut self, origin: &Origin) -> &mut Amount {
         match origin {
-            Origin::Log(_) => None,
-            Origin::Due(DueKind::Scheduled) => Some(&mut self.scheduled),
-            Origin::Due(DueKind::Retrying) => Some(&mut self.retrying),
-            Origin::Held => Some(&mut self.held),
+            Origin::Log(_) => &mut self.log,
+            Origin::Due(DueKind::Scheduled) => &mut self.scheduled,
+            Origin::Due(DueKind::Retrying) => &mut self.retrying,
+            Origin::Held => &mut self.held,
         }
     }
 
@@ -191,8 +205,14 @@ impl Window {
     pub(crate) fn push(&mut self, item: Item) -> Ticket {
         self.open += 1;
         self.bytes += item.bytes;
-        if let Some(amount) = self.amount_of(&item.origin) {
-            *amount = amount.plus(Amount::of(item.bytes));
+        let is_of_log = matches!(item.origin, Origin::Log(_));
+        let amount = self.amount_of(&item.origin);
+        *amount = amount.plus(Amount::of(item.bytes));
+        if !is_of_log {
+            self.beside_len += 1;
+            let ticket = Ticket(self.beside_len * 2 + 1);
+            self.beside.insert(ticket, item);
+            return ticket;
         }
         self.push_slot(Slot::Open(item))
     }
@@ -231,19 +251,27 @@ impl Window {
     }
 
     fn push_slot(&mut self, slot: Slot) -> Ticket {
-        let ticket = Ticket(self.front + self.slots.len() as u64);
+        let ticket = self.ticket(self.slots.len());
         self.slots.push_back(slot);
         ticket
     }
 
-    fn index(&self, ticket: Ticket) -> Option<usize> {
-        usize::try_from(ticket.0.checked_sub(self.front)?).ok()
+    fn ticket(&self, index: usize) -> Ticket {
+        Ticket((self.front + index as u64) * 2)
+    }
+
+    /// Returns the slot of a ticket.
+    fn slot_mut(&mut self, ticket: Ticket) -> Option<&mut Slot> {
+        let index = (ticket.0 / 2).checked_sub(self.front).filter(|_| ticket.0.is_multiple_of(2))?;
+        self.slots.get_mut(usize::try_from(index).ok()?)
     }
 
     /// Returns the entry of a ticket, unless it is settled.
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Item> {
-        let index = self.index(ticket)?;
-        match self.slots.get_mut(index)? {
+        if !ticket.0.is_multiple_of(2) {
+            return self.beside.get_mut(&ticket);
+        }
+        match self.slot_mut(ticket)? {
             Slot::Open(item) => Some(item),
             Slot::Settled(_) => None,
         }
@@ -252,25 +280,26 @@ impl Window {
     /// Settles an entry, confirmed or parked: it leaves memory, and the cursor moves as far as it
     /// can. Returns `None` if it was settled before.
     pub(crate) fn settle(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
-        let index = self.index(ticket)?;
-        let slot = self.slots.get_mut(index)?;
-        let passed = match slot {
-            Slot::Open(item) => match &item.origin {
-                Origin::Log(difference) => {
-                    Passed::Entry { difference: Arc::clone(difference), id: item.id, is_parked }
-                }
-                Origin::Due(_) | Origin::Held => Passed::Nothing,
-            },
-            Slot::Settled(_) => return None,
+        let item = match self.beside.remove(&ticket) {
+            Some(item) => item,
+            None => self.settle_slot(ticket, is_parked)?,
         };
-        let Slot::Open(item) = std::mem::replace(slot, Slot::Settled(passed)) else { return None };
         self.open -= 1;
         self.bytes -= item.bytes;
-        if let Some(amount) = self.amount_of(&item.origin) {
-            *amount = amount.minus(Amount::of(item.bytes));
-        }
+        let amount = self.amount_of(&item.origin);
+        *amount = amount.minus(Amount::of(item.bytes));
         self.advance();
         Some(item)
+    }
+
+    fn settle_slot(&mut self, ticket: Ticket, is_parked: bool) -> Option<Item> {
+        let slot = self.slot_mut(ticket)?;
+        let Slot::Open(Item { id, origin: Origin::Log(difference), .. }) = slot else { return None };
+        let passed = Passed::Entry { difference: Arc::clone(difference), id: *id, is_parked };
+        match std::mem::replace(slot, Slot::Settled(passed)) {
+            Slot::Open(item) => Some(item),
+            Slot::Settled(_) => None,
+        }
     }
 
     /// Moves the cursor, but not past more parked entries than one checkpoint stores.
@@ -294,7 +323,6 @@ impl Window {
                     self.passed = None;
                     self.cursor = Cursor::at(difference.head.clone());
                 }
-                Passed::Nothing => {}
             }
         }
     }
@@ -337,29 +365,33 @@ impl Window {
         (cursor, parked, ahead)
     }
 
-    /// Returns all open entries with their tickets, in reading order.
+    /// Returns all open entries with their tickets: those of the log in reading order, then those
+    /// that were parked.
     pub(crate) fn open(&self) -> impl Iterator<Item = (Ticket, &Item)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
-            Slot::Open(item) => Some((Ticket(self.front + index as u64), item)),
+        let of_log = self.slots.iter().enumerate().filter_map(|(index, slot)| match slot {
+            Slot::Open(item) => Some((self.ticket(index), item)),
             Slot::Settled(_) => None,
-        })
+        });
+        of_log.chain(self.beside.iter().map(|(ticket, item)| (*ticket, item)))
     }
 
     /// Returns an id that names one entry here and a different one among `entries`.
     #[must_use]
     pub(crate) fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {
-        self.slots.iter().find_map(|slot| match slot {
-            Slot::Open(item) => {
-                let entry = entries.get(&item.id)?;
-                (item.message.id.to_string() != entry.message_id()).then_some(item.id)
-            }
+        let is_shared = |item: &Item| {
+            let entry = entries.get(&item.id)?;
+            (item.message.id.to_string() != entry.message_id()).then_some(item.id)
+        };
+        let in_ring = self.slots.iter().find_map(|slot| match slot {
+            Slot::Open(item) => is_shared(item),
             // The log returns no entry twice, so the same id belongs to a different entry.
             Slot::Settled(Passed::Entry { id, .. }) => entries.contains_key(id).then_some(*id),
-            Slot::Settled(Passed::LeftOut { .. } | Passed::End(_) | Passed::Nothing) => None,
-        })
+            Slot::Settled(Passed::LeftOut { .. } | Passed::End(_)) => None,
+        });
+        in_ring.or_else(|| self.beside.values().find_map(is_shared))
     }
 
-    /// Returns the ids and tickets of all open entries, in reading order.
+    /// Returns the ids and tickets of all open entries.
     #[must_use]
     pub(crate) fn open_tickets(&self) -> Vec<(EntryId, Ticket)> {
         self.open().map(|(ticket, item)| (item.id, ticket)).collect()
@@ -410,13 +442,21 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_do_not_move_the_cursor() {
+    fn parked_entries_neither_move_the_cursor_nor_keep_it() {
         let d = difference();
         let start = Cursor::at(d.base.clone());
         let mut window = Window::new(start.clone(), 1 << 20, 100, 9);
         let parked = window.push(item(1, Origin::Due(DueKind::Retrying)));
         window.settle(parked, false);
         assert_eq!(window.cursor(), &start);
+        let held = window.push(item(2, Origin::Held));
+        let read = window.push(item(3, Origin::Log(d.clone())));
+        let ids: Vec<_> = window.open_tickets();
+        assert_eq!(ids, [(EntryId(3), read), (EntryId(2), held)]);
+        window.settle(read, false);
+        assert_eq!(window.cursor(), &Cursor::inside(&d, EntryId(3)));
+        assert_eq!((window.open_len(), window.is_empty()), (1, true));
+        assert!(window.settle(held, false).is_some() && window.settle(held, false).is_none());
     }
 
     #[test]
@@ -437,10 +477,7 @@ mod tests {
         let left = window.push(item(4, Origin::Log(d.clone())));
         window.pass(&d, EntryId(5));
         let last = window.push(item(6, Origin::Log(d.clone())));
-        let due = window.push(item(0, Origin::Due(DueKind::Retrying)));
-        for ticket in [left, last, due] {
-            window.settle(ticket, false);
-        }
+        [left, last].iter().for_each(|ticket| _ = window.settle(*ticket, false));
         let (_, parked, settled) = window.take_settled();
         assert_eq!((parked, settled), (vec![], [2, 4, 6].map(EntryId).into()));
         window.settle(open, false);

@@ -79,6 +79,16 @@ impl InboxDatabase {
         self.answer(on!(&self.on, inbox => inbox.known(id).await))
     }
 
+    /// Returns those of these messages that the consumer, or any, has applied or has among its dead
+    /// letters.
+    pub(crate) async fn settled(
+        &self,
+        ids: &[Uuid],
+        consumer: Option<&ConsumerName>,
+    ) -> Result<Vec<Uuid>, OperateError> {
+        self.answer(on!(&self.on, inbox => inbox.settled(ids, consumer).await))
+    }
+
     /// Returns whether a consumer has opened it. Before that it is empty and has forgotten nothing.
     pub(crate) fn has_memory(&self) -> bool {
         on!(&self.on, inbox => inbox.has_memory())

@@ -149,7 +149,23 @@ const OPENING_MAX: usize = 32;
 pub struct Places {
     pub(crate) outboxes: Vec<OutboxPlace>,
     pub(crate) inboxes: Vec<InboxPlace>,
+    /// The errors of all of them that are away, also of inboxes.
     pub(crate) away: Vec<OperateError>,
+    /// The configured inboxes among these.
+    pub(crate) inboxes_away: Vec<InboxAway>,
+}
+
+/// A configured inbox that does not answer.
+pub(crate) struct InboxAway {
+    inbox: InboxConfig,
+    pub(crate) error: OperateError,
+}
+
+impl InboxAway {
+    /// Returns whether it applies messages of one of these pipelines.
+    pub(crate) fn is_of_any<'a>(&self, pipelines: impl IntoIterator<Item = &'a RelayName>) -> bool {
+        pipelines.into_iter().any(|pipeline| self.inbox.is_of(pipeline.as_str()))
+    }
 }
 
 impl Places {
@@ -228,7 +244,11 @@ impl Places {
         for (inbox, opened) in inboxes.into_iter().zip(opened) {
             match opened {
                 Ok(place) => self.inboxes.push(place),
-                Err(error) => self.away.push(error.about(format_args!("inbox of {}", inbox.consumer))),
+                Err(error) => {
+                    let error = error.about(format_args!("inbox of {}", inbox.consumer));
+                    self.away.push(error.clone());
+                    self.inboxes_away.push(InboxAway { inbox: inbox.clone(), error });
+                }
             }
         }
         self

@@ -98,19 +98,38 @@ pub async fn note_logout(places: &Places, session: &SessionId, user: &Operator) 
     note(places, &Signed { operator: user.clone(), note: NOTE.to_owned() }, line::LOGOUT, &selection).await
 }
 
-/// Ends sessions in all processes that share one of these databases, within a few seconds. Not
-/// cancel-safe: repeat it, which does no harm.
+/// The sessions that a revocation concerns, as far as the databases know of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Revoked {
+    /// The number of sessions of the last 12 hours that it ends.
+    pub sessions: usize,
+    /// The number of those that had ended before.
+    pub ended_before: usize,
+    /// The databases whose logins are not known, or not all of them.
+    #[serde(skip)]
+    pub unread: Vec<OperateError>,
+}
+
+/// Ends sessions in all processes that share one of these databases, within a few seconds, also
+/// those that no database knows of: the line of a login can be missing. Not cancel-safe: repeat it,
+/// which does no harm.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not do that, or for places that do not have the line: the
 /// processes that read only those go on accepting the sessions.
-pub async fn revoke(places: &Places, signed: &Signed, which: &Which) -> Result<(), OperateError> {
+pub async fn revoke(places: &Places, signed: &Signed, which: &Which) -> Result<Revoked, OperateError> {
     signed.check("end sessions")?;
     if places.outboxes.is_empty() && places.away.is_empty() {
         let text = "there is no database to store the end of a session";
         return Err(OperateError::refused(text, "name a configuration with a pipeline"));
     }
-    note(places, signed, line::REVOKE, &which.to_string()).await
+    let mut follower = Follower::new().logins(true);
+    let unread = follower.look(places, LOOK_MAX).await.into_iter().map(|unread| unread.error).collect();
+    let mut concerned = follower.book().sessions(OffsetDateTime::now_utc() - LIFETIME);
+    concerned.retain(|line| which.has(line));
+    let ended_before = concerned.iter().filter(|line| line.ended.is_some()).count();
+    note(places, signed, line::REVOKE, &which.to_string()).await?;
+    Ok(Revoked { sessions: concerned.len() - ended_before, ended_before, unread })
 }
 
 /// Writes a line to every outbox: a process may read only one of them.
@@ -181,6 +200,50 @@ mod tests {
             let ended = follower.book().end_of(&session(), "eve", OffsetDateTime::now_utc());
             assert_eq!(ended.map(|ended| ended.actor.as_str()), Some("ann"), "{action}");
         }
+    }
+
+    /// Goal: an operator learns whether the end of sessions concerns any, and the line is there
+    /// nevertheless. Oracle: the counts, and the end of a session whose login has no line.
+    #[tokio::test]
+    async fn the_end_of_sessions_says_how_many_it_concerns() {
+        let sample = Sample::open().await;
+        let places = Places::new().outbox(&sample.pipeline);
+        let by = Signed { operator: Operator::new("ann", Role::Operator), note: String::from("stolen") };
+        for letter in ["A", "B"] {
+            let session = letter.repeat(22).parse().unwrap();
+            note_login(&places, &session, &Operator::new("eve", Role::Viewer)).await.unwrap();
+        }
+        let unknown = Which::Session("C".repeat(22).parse().unwrap());
+        for (which, sessions, ended_before) in [
+            (Which::User(String::from("Eve")), 0, 0),
+            (unknown, 0, 0),
+            (Which::Session("A".repeat(22).parse().unwrap()), 1, 0),
+            (Which::User(String::from("eve")), 1, 1),
+            (Which::All, 0, 2),
+        ] {
+            let revoked = revoke(&places, &by, &which).await.unwrap();
+            assert_eq!(revoked, Revoked { sessions, ended_before, unread: Vec::new() }, "{which}");
+        }
+        let mut follower = Follower::new();
+        follower.look(&places, LIMIT).await;
+        let began_at = OffsetDateTime::now_utc();
+        assert!(follower.book().end_of(&"C".repeat(22).parse().unwrap(), "bob", began_at).is_some());
+    }
+
+    /// Goal: a line from a time at which the database's clock was far behind hides no earlier one,
+    /// and the search for more ends. Oracle: the end is known.
+    #[tokio::test]
+    async fn an_old_line_hides_no_earlier_one() {
+        let sample = ended_before("revoke", 1).await;
+        sample
+            .run(
+                "UPDATE outbox_operation SET at = 0 WHERE selection LIKE '% as viewer' AND action = 'revoke'",
+            )
+            .await;
+        let mut follower = Follower::new();
+        let unread = follower.look(&Places::new().outbox(&sample.pipeline), LIMIT).await;
+        assert!(unread.is_empty(), "{unread:?}");
+        assert!(follower.book().end_of(&session(), "eve", OffsetDateTime::now_utc()).is_some());
     }
 
     /// Goal: the list of sessions has logins before many other operations, and says what it leaves

@@ -13,6 +13,7 @@ use super::output::{Format, counted, or_dash, table};
 use super::progress::{Counted, during};
 use super::replay::stop;
 use super::signature::Signature;
+use crate::config::Config;
 
 /// The subject, and who decides.
 #[derive(Debug, Args)]
@@ -34,8 +35,8 @@ pub struct Erase {
     #[arg(long, value_name = "TENANT")]
     tenant: Option<Tenant>,
 
-    /// Only this pipeline, and the inboxes that apply its messages. Then idempotency keys and sagas
-    /// are left out.
+    /// Only the outbox of this pipeline, with the results of its messages, and dead letters in the
+    /// inboxes that apply them. Then idempotency keys and sagas are left out.
     #[arg(long, value_name = "NAME")]
     pipeline: Option<String>,
 
@@ -78,7 +79,8 @@ impl Erase {
             discard: self.discard,
             unapplied: self.unapplied,
         };
-        let Scope { places, pipelines, configured, tables } = during("connecting", self.scope()).await?;
+        let Scope { places, pipelines, configured, tables } =
+            during("connecting", self.scope(self.config.read()?)).await?;
         let goals =
             Goals { places: &places, pipelines: &pipelines, configured: &configured, tables: &tables };
         let counting = Counted::endless();
@@ -93,9 +95,9 @@ impl Erase {
         }
         // Nothing to erase is recorded as well.
         if !self.yes && planned.erased > 0 {
-            let question = format!("erase {}, for good?", counted(planned.erased, "row"));
             note!("{}", text(&planned));
-            if !confirm(&question)? {
+            planned.errors.iter().for_each(|error| note!("{error}"));
+            if !confirm(&question(&planned))? {
                 return Err(Failure::new(Exit::Usage, "not confirmed; nothing was erased"));
             }
         }
@@ -108,8 +110,7 @@ impl Erase {
         shown(&report?, format)
     }
 
-    async fn scope(&self) -> Result<Scope, Failure> {
-        let config = self.config.read()?;
+    async fn scope(&self, config: Config) -> Result<Scope, Failure> {
         let pipelines: Vec<PipelineConfig> = match &self.pipeline {
             Some(name) => vec![find(&config, name)?.clone()],
             None => config.pipelines.clone(),
@@ -118,12 +119,10 @@ impl Erase {
             Some(_) => Vec::new(),
             None => named_tables(&config.pipelines, &config.verify),
         };
-        let is_of = |inbox: &&operate::InboxConfig| {
-            self.pipeline.as_deref().is_none_or(|pipeline| inbox.is_of(pipeline))
-        };
-        // All of them: another pipeline may not have published yet what this one has.
+        // All of them: another pipeline may not have published yet what this one has, and its
+        // consumers may have results of the same rows.
         let places = config.pipelines.iter().fold(Places::new(), Places::outbox);
-        let places = places.inboxes(config.verify.iter().filter(is_of).collect()).await;
+        let places = places.inboxes(config.verify.iter().collect()).await;
         Ok(Scope { places, pipelines, configured: config.pipelines, tables })
     }
 }
@@ -164,6 +163,12 @@ fn text(report: &ErasureReport) -> String {
                  `relay forget --discard-parked`",
             ));
         }
+        if has("an inbox does not answer") {
+            lines.push(String::from(
+                "rows stay while an inbox does not answer: only they lead to its results. Make it answer, or \
+                 remove it from the configuration if it is gone",
+            ));
+        }
         if has("not applied yet") {
             lines.push(String::from(
                 "what is not applied yet still gets its result: `relay verify` says where, or --unapplied",
@@ -179,6 +184,15 @@ fn text(report: &ErasureReport) -> String {
     lines.join("\n")
 }
 
+/// Returns the question before an erasure.
+fn question(planned: &ErasureReport) -> String {
+    let rows = counted(planned.erased, "row");
+    match planned.errors.len() {
+        0 => format!("erase {rows}, for good?"),
+        _ => format!("erase {rows}, for good? (see above what does not answer: it is not erased)"),
+    }
+}
+
 fn row(part: &ErasedPart) -> [String; 5] {
     let left: Vec<String> = part.left.iter().map(|(why, count)| format!("{count} {why}")).collect();
     [
@@ -188,4 +202,58 @@ fn row(part: &ErasedPart) -> [String; 5] {
         or_dash(Some(part.discarded).filter(|count| *count > 0)),
         or_dash(Some(left.join(", ")).filter(|left| !left.is_empty())),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::config::Overrides;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        erase: Erase,
+    }
+
+    /// Goal: an erasure for one pipeline also opens the inboxes of others, which may have results
+    /// of the same rows. Oracle: the error of the inbox of another pipeline.
+    #[tokio::test]
+    async fn an_erasure_for_one_pipeline_opens_all_inboxes() {
+        let pipeline = |name: &str| {
+            format!(
+                "[[pipeline]]\nname = '{name}'\n[pipeline.database]\nurl = 'sqlite:/nowhere/o.db'\n[pipeline.sqs]\n"
+            )
+        };
+        let inbox =
+            "[[verify.inbox]]\nconsumer = 'mail'\npipelines = ['b']\nurl = 'sqlite:/nowhere/mail.db'\n";
+        let text = [&pipeline("a"), &pipeline("b"), inbox].concat();
+        let read = Config::read(Path::new("relay.toml"), &text, &Overrides::default());
+        let config = read.ok().unwrap().0;
+        let asked = ["erase", "--key", "k", "--pipeline", "a", "--dry-run"];
+        let scope = Cli::try_parse_from(asked).unwrap().erase.scope(config).await.ok().unwrap();
+        assert_eq!((scope.pipelines.len(), scope.configured.len()), (1, 2));
+        let away: Vec<String> = scope.places.away().iter().map(ToString::to_string).collect();
+        assert!(away.len() == 1 && away[0].starts_with("inbox of mail: "), "{away:?}");
+    }
+
+    /// Goal: an operator learns before the erasure that a database does not answer. Oracle: the
+    /// question.
+    #[test]
+    fn the_question_names_that_something_does_not_answer() {
+        let mut planned = ErasureReport {
+            dry_run: true,
+            erased: 1,
+            left: 0,
+            parts: Vec::new(),
+            stopped: false,
+            errors: Vec::new(),
+        };
+        assert_eq!(question(&planned), "erase 1 row, for good?");
+        planned.errors.push(operate::OperateError::refused("inbox of mail: away", ""));
+        assert!(question(&planned).ends_with("(see above what does not answer: it is not erased)"));
+    }
 }

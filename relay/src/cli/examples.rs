@@ -230,6 +230,14 @@ pub(super) const ALL: &[Examples] = &[
             "relay search --header tenant=acme --output json | jq '.messages[].message_id'",
         ],
     ),
+    (
+        "consumers",
+        [
+            "relay consumers",
+            "relay consumers --consumer billing",
+            "relay consumers --output json | jq -r '.[] | select(.dead > 0) | .consumer'",
+        ],
+    ),
     ("lag", ["relay lag", "relay lag --pipeline orders", "relay lag --output json | jq '.[0].unread'"]),
     (
         "tail",

@@ -1,15 +1,19 @@
 //! Sets up logging: to standard error, as text or as JSON.
 
+mod repeats;
 mod writer;
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "rabbitmq")]
 use brokers::rabbitmq::PAYLOAD_LOG_TARGET;
 use engine::telemetry::LOG_LINES_DROPPED;
+use repeats::{Repeated, Repeats};
 use tokio_util::task::AbortOnDropHandle;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use writer::{FlushAtEnd, LineWriter};
 
 use super::exit::Exit;
@@ -40,22 +44,25 @@ pub(crate) struct Started {
     pub(crate) lines: LogLines,
 }
 
-/// The lines of the log, to count those that were dropped.
-pub(crate) struct LogLines(LineWriter);
+/// The lines of the log, to count those that were dropped or left out.
+pub(crate) struct LogLines {
+    writer: LineWriter,
+    repeats: Repeats,
+}
 
 /// Interval of the reports about dropped lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LogLines {
     /// Spawns a task that counts dropped lines as a metric and logs their number, once the log has
-    /// a reader again. Call it after the recorder is installed. The task ends when the handle is
-    /// dropped.
+    /// a reader again; and what a database server has repeated meanwhile. Call it after the
+    /// recorder is installed. The task ends when the handle is dropped.
     pub(crate) fn report(self) -> AbortOnDropHandle<()> {
         AbortOnDropHandle::new(tokio::spawn(async move {
             let counter = metrics::counter!(LOG_LINES_DROPPED);
             let mut reported = 0;
             loop {
-                let dropped = self.0.dropped();
+                let dropped = self.writer.dropped();
                 counter.absolute(dropped);
                 if dropped > reported {
                     // If this line is dropped as well, the next report follows.
@@ -65,6 +72,9 @@ impl LogLines {
                          its disk is full"
                     );
                     reported = dropped;
+                }
+                for Repeated { text, times } in self.repeats.due(Instant::now()) {
+                    tracing::warn!(times, "a database server repeats a warning: {text}");
                 }
                 tokio::time::sleep(REPORT_INTERVAL).await;
             }
@@ -81,7 +91,8 @@ pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<Started, Fail
     let failed =
         |problem: String| Failure::new(Exit::Broken, format_args!("logging could not start: {problem}"));
     let (writer, end) = writer::start(std::io::stderr()).map_err(|error| failed(error.to_string()))?;
-    let lines = LogLines(writer.clone());
+    let repeats = Repeats::default();
+    let lines = LogLines { writer: writer.clone(), repeats: repeats.clone() };
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
     // An error of the log must not be printed to the same place, which would panic.
     let builder = builder.log_internal_errors(false).with_writer(writer);
@@ -90,13 +101,13 @@ pub(crate) fn start(log: &Log, directives: Option<&str>) -> Result<Started, Fail
             let builder = builder.json().flatten_event(true).with_filter_reloading();
             let handle = builder.reload_handle();
             let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
-            (builder.try_init(), LogLevel(Box::new(set)))
+            (builder.finish().with(repeats).try_init(), LogLevel(Box::new(set)))
         }
         LogFormat::Text => {
             let builder = builder.with_ansi(has_colour()).with_filter_reloading();
             let handle = builder.reload_handle();
             let set = move |filter| handle.reload(filter).map_err(|error| error.to_string());
-            (builder.try_init(), LogLevel(Box::new(set)))
+            (builder.finish().with(repeats).try_init(), LogLevel(Box::new(set)))
         }
     };
     started.map_err(|error| failed(error.to_string()))?;

@@ -12,6 +12,7 @@
 //! | `roles` | `relay migrate roles` |
 //! | `adopt` | `relay adopt`, for PostgreSQL: takes over a foreign outbox table |
 //! | `status` | `relay status` |
+//! | `consumers` | `relay consumers`: the work of consumers, according to their inboxes |
 //! | `retention`, `forget` | `relay retention`, `relay forget`: history, and relays that hold it back |
 //! | `erase` | `relay erase`: removes what is stored of a subject |
 //! | `verify` | `relay verify`: compares outbox, broker and inboxes |
@@ -55,6 +56,7 @@ mod audit;
 mod check;
 mod config;
 mod confirm;
+mod consumers;
 mod database;
 mod dead;
 #[cfg(feature = "demo")]
@@ -152,6 +154,13 @@ pub enum Command {
     /// Exits with 3 if a database is unreachable, or if messages are held, retrying or dead; with 2
     /// if a schema does not match this build. The other pipelines are always shown.
     Status(status::Status),
+    /// Show the work of consumers according to their inboxes, and what waits. Changes nothing.
+    ///
+    /// Lists the inboxes of the configuration (`[[verify.inbox]]`). A consumer that has applied
+    /// nothing for five minutes is compared with its outbox: a published message that it does not
+    /// know is named. Exits with 3 if dead letters are open, if a consumer applies nothing, or if a
+    /// database is unreachable.
+    Consumers(consumers::Consumers),
     /// Write a commented configuration. Asks on a terminal for missing values, and tests database
     /// and broker.
     ///
@@ -299,6 +308,7 @@ impl Cli {
             #[cfg(feature = "postgres")]
             Command::Adopt(adopt) => adopt.execute(format).await,
             Command::Status(status) => status.execute(format).await,
+            Command::Consumers(consumers) => consumers.execute(format).await,
             Command::Init(init) => init.execute().await,
             Command::Check(check) => check.execute(format).await,
             Command::Doctor(doctor) => doctor.execute(format).await,

@@ -81,6 +81,15 @@ impl Where {
         Ok(named_tables(&config.pipelines, &config.verify))
     }
 
+    /// Returns whether messages in inboxes are meant, but none is configured or named.
+    pub(crate) fn lacks_inboxes(&self) -> Result<bool, Failure> {
+        let is_named = self.inbox.is_some() || self.inbox_file.is_some();
+        if is_named || self.source == Some(DeadSource::Outbox) {
+            return Ok(false);
+        }
+        Ok(self.config.read()?.verify.is_empty())
+    }
+
     /// Returns the places, connected to the inboxes.
     pub(crate) async fn open(&self) -> Result<Places, Failure> {
         self.open_of(self.source).await

@@ -1,7 +1,7 @@
 //! `relay sessions`: who is logged in to the page, and the end of sessions before their time.
 
 use clap::{ArgGroup, Args, Subcommand};
-use operate::sessions::{self, SessionId, SessionLine, Which};
+use operate::sessions::{self, Revoked, SessionId, SessionLine, Which};
 use operate::{PipelineConfig, Places};
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
@@ -10,7 +10,7 @@ use super::config::{ConfigFile, find};
 use super::exit::Exit;
 use super::failure::Failure;
 use super::operator::viewer;
-use super::output::{Format, Table, one_line};
+use super::output::{Format, Table, counted, one_line};
 use super::signature::Signature;
 use crate::config::Config;
 
@@ -28,7 +28,8 @@ pub enum Sessions {
     ///
     /// Takes effect within a few seconds. The user can log in again with the same password or
     /// token: replace that as well if others know it. With --user or --all, a new login is possible
-    /// after a minute.
+    /// after a minute. Exits with 3 if no session of the last 12 hours has this id or user: ids and
+    /// names are compared exactly.
     Revoke(Revoke),
 }
 
@@ -83,9 +84,11 @@ struct Place {
 
 /// The result of a revocation.
 #[derive(Debug, Serialize)]
-struct Revoked {
+struct Ended {
     ended: String,
     reason: String,
+    #[serde(flatten)]
+    revoked: Revoked,
 }
 
 impl Sessions {
@@ -131,12 +134,43 @@ impl Revoke {
             _ => Which::All,
         };
         let places = self.place.open()?;
-        sessions::revoke(&places, &signed, &which).await?;
-        let revoked = Revoked { ended: which.to_string(), reason: signed.note };
-        format.print(&revoked, |revoked| format!("ended: {}", one_line(&revoked.ended)))?;
+        let revoked = sessions::revoke(&places, &signed, &which).await?;
+        let ended = Ended { ended: which.to_string(), reason: signed.note, revoked };
+        format.print(&ended, text)?;
+        for error in &ended.revoked.unread {
+            note!("{error}");
+        }
         note!("takes effect within a few seconds in every process that reads these databases");
-        Ok(Exit::Success)
+        let Some(nobody) = nobody(&which, &ended.revoked) else { return Ok(Exit::Success) };
+        note!("{nobody}");
+        Ok(Exit::Unavailable)
     }
+}
+
+fn text(ended: &Ended) -> String {
+    let Ended { ended, revoked: Revoked { sessions, ended_before, unread }, .. } = ended;
+    let least = if unread.is_empty() { "" } else { "at least " };
+    let before = match ended_before {
+        0 => String::new(),
+        count => format!("; {count} had ended before"),
+    };
+    format!("ended: {} ({least}{}{before})", one_line(ended), counted(*sessions as u64, "session"))
+}
+
+/// Returns the note for a user or an id of which no database has a session: it may be misspelled.
+fn nobody(which: &Which, revoked: &Revoked) -> Option<String> {
+    let is_known = revoked.sessions + revoked.ended_before > 0;
+    let whom = match which {
+        Which::All => return None,
+        Which::Session(_) => "this id",
+        Which::User(_) => "this user",
+    };
+    (!is_known).then(|| {
+        format!(
+            "no session of the last 12 hours is known of {whom}: names and ids are compared exactly, and `relay \
+             sessions list` shows them. The end is recorded nevertheless: a database may have missed a login"
+        )
+    })
 }
 
 fn shown(lines: &[SessionLine]) -> String {
@@ -153,4 +187,29 @@ fn shown(lines: &[SessionLine]) -> String {
         [session.as_str(), user, role, &since, &ended].map(ToOwned::to_owned)
     });
     Table::new(["session", "user", "role", "since", "ended"], rows).cut("ended").shown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revoked(sessions: usize, ended_before: usize) -> Revoked {
+        Revoked { sessions, ended_before, unread: Vec::new() }
+    }
+
+    /// Goal: an operator who mistypes a name does not believe that sessions have ended. Oracle: the
+    /// text, and the note that comes with an exit code of 3.
+    #[test]
+    fn the_end_of_no_session_is_named() {
+        let eve = Which::User(String::from("Eve"));
+        let shown =
+            |revoked| text(&Ended { ended: eve.to_string(), reason: String::from("stolen"), revoked });
+        assert_eq!(shown(revoked(0, 0)), "ended: user Eve (0 sessions)");
+        assert_eq!(shown(revoked(1, 2)), "ended: user Eve (1 session; 2 had ended before)");
+        let note = nobody(&eve, &revoked(0, 0)).unwrap();
+        assert!(note.contains("known of this user") && note.contains("relay sessions list"), "{note}");
+        assert_eq!(nobody(&eve, &revoked(0, 1)), None);
+        assert_eq!(nobody(&eve, &revoked(1, 0)), None);
+        assert_eq!(nobody(&Which::All, &revoked(0, 0)), None);
+    }
 }

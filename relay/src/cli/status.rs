@@ -210,7 +210,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
         Symptom::Dead => &["dead", "list"],
         Symptom::Held => &["dead", "list", "--state", "held"],
         Symptom::Retrying => &["dead", "list", "--state", "retrying"],
-        Symptom::RowsHeldBack => &["doctor", "--problems"],
+        Symptom::RowsHeldBack | Symptom::NoLeader => &["doctor", "--problems"],
         Symptom::BrokerRefuses | Symptom::Behind => &["check"],
         Symptom::HistoryKept => &["retention", "--dry-run"],
         _ => return None,
@@ -298,11 +298,11 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert!(text.starts_with("PIPELINE  STATE"), "{text}");
         assert!(
             text.ends_with(
-                "shipping: 2009 messages are dead: requeue or discard them, for 7h3m\n  \
+                "shipping: 2009 messages are dead, for 7h3m: requeue or discard them\n  \
                  why: no queue is bound… (≥ 1000 of them, and 1 other error)\n  \
                  relay dead list --pipeline shipping\n\
                  shipping: 41 messages are waiting behind an earlier message with the same key, or because a \
-                 topic is stopped, for 7h3m\n  \
+                 topic is stopped, paused or busy, for 7h3m\n  \
                  relay dead list --state held --pipeline shipping"
             ),
             "{text}"
@@ -341,6 +341,9 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
             // Far behind, and handed over recently.
             (PipelineState::Idle, Some(300.0), 0.2, Exit::Success),
             (PipelineState::Leading, Some(16.0), 16.0, Exit::Success),
+            (PipelineState::Leading, Some(300.0), 0.2, Exit::Success),
+            // Its database renews the lease and stores no checkpoint.
+            (PipelineState::Leading, Some(300.0), 61.0, Exit::Unavailable),
             (PipelineState::New, Some(16.0), 16.0, Exit::Success),
         ] {
             assert_eq!(exit(&shown(state, age, alone)), expected, "{state} {age:?} {alone}");
@@ -378,7 +381,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         let lines = reasons(&PipelineStatus { paused: pauses, ..healthy("orders") }, None);
         assert_eq!(lines.len(), 5, "{lines:?}");
         assert!(
-            lines[0].starts_with("orders: key it's 7 is paused by ann: the broker\\nis repaired"),
+            lines[0].starts_with("orders: key it's 7 is paused by ann, for 0s: the broker\\nis repaired"),
             "{lines:?}"
         );
         assert!(

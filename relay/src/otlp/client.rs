@@ -162,6 +162,42 @@ mod tests {
 
     use super::*;
 
+    /// Goal: a file of headers is read for every request, so a replaced secret takes effect; what
+    /// cannot be read is reported without the secret. Oracle: the headers and the errors.
+    #[tokio::test]
+    async fn a_file_of_headers_is_read_for_every_request() {
+        let path = std::env::temp_dir().join(format!("{}-headers", uuid::Uuid::now_v7()));
+        let client = Client::new(&Otlp {
+            traces: None,
+            metrics: None,
+            headers: OtlpHeaders::File(path.clone()),
+            service_name: String::new(),
+            resource: BTreeMap::new(),
+            sampling: 1.0,
+            metrics_interval: Duration::ZERO,
+            timeout: Duration::ZERO,
+        });
+        let client = client.unwrap();
+        let missing = client.headers().await.unwrap_err();
+        assert!(missing.starts_with("otlp.headers_file ") && missing.contains("-headers: "), "{missing}");
+        for secret in ["first", "second"] {
+            std::fs::write(&path, format!("api-key={secret}%20half, x-tenant=shop\n")).unwrap();
+            let headers = client.headers().await.unwrap();
+            assert_eq!(headers["api-key"], format!("{secret} half"));
+            assert!(headers["api-key"].is_sensitive());
+            assert_eq!(headers["x-tenant"], "shop");
+            assert_eq!(headers[CONTENT_TYPE], PROTOBUF);
+        }
+        for (text, told) in
+            [("x-tenant=shop\ns3cret", "part 2 is not name=value"), ("api key=s3cret", "\"api key\"")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let error = client.headers().await.unwrap_err();
+            assert!(error.contains(told) && !error.contains("s3cret"), "{error}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
     #[test]
     fn rejected_spans_and_data_points_are_counted() {
         let error_message = String::from("too old");

@@ -73,6 +73,9 @@ impl State {
             }
             FaultKind::TopicFails { topic, for_ms } => self.broker.endpoints.fails(topic, until(for_ms)),
             FaultKind::TopicWaits { topic, for_ms } => self.broker.endpoints.waits(topic, until(for_ms)),
+            FaultKind::KeySlow { key, by_ms } => {
+                self.broker.slow = Some((format!("k{key}"), Duration::from_millis(by_ms.into())));
+            }
             FaultKind::Rebalance { part } => self.rebalance(part),
             FaultKind::SubscriptionsLost => self.broker.group.leave_all(),
             FaultKind::SettleLost { is_applied } => self.armed.settlements.push(is_applied),
@@ -145,6 +148,7 @@ impl State {
         self.inbox.down_until = None;
         self.broker.down_until = None;
         self.broker.endpoints.heal();
+        self.broker.slow = None;
         self.broker.topics_down.retain(|topic, _| *topic == MISSING);
     }
 

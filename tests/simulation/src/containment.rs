@@ -1,6 +1,6 @@
-//! One topic falls silent under a steady load, and the others must not suffer. The same schedule
-//! runs with the silence and without it, and the confirmations of the other topics are counted
-//! while it lasts.
+//! One topic falls silent or becomes slow under a steady load, and the others must not suffer. The
+//! same schedule runs with the silence and without it, and the confirmations of the other topics
+//! are counted while it lasts.
 
 use std::ops::Range;
 
@@ -29,7 +29,10 @@ pub const SHARE_MIN: f64 = 0.9;
 /// session that shows the relay that the broker itself works.
 pub const COPIES_MAX: u32 = 3;
 
-/// The effect of a silent topic on the others.
+/// Number of messages for which a slow destination has room.
+const ROOM: u8 = 3;
+
+/// The effect of a silent or slow topic on the others.
 #[derive(Debug)]
 pub struct Contained {
     /// Messages of other topics that were confirmed while one was silent.
@@ -73,6 +76,26 @@ pub fn contain(seed: u64, breakage: Option<Breakage>) -> Contained {
         others: others(&schedule, &outcome, topic, &during),
         others_alone: others(&schedule, &alone, topic, &during),
         copies: outcome.sent.values().copied().max().unwrap_or_default(),
+        outcome,
+    }
+}
+
+/// Runs the load of a seed with a topic whose messages come faster than its destination takes them,
+/// as an endpoint of HTTP may be, and without it.
+#[must_use]
+pub fn contain_slow(seed: u64) -> Contained {
+    let mut schedule = load(seed);
+    schedule.max_in_flight_per_key = MaxInFlightPerKey::One;
+    let alone = run(&schedule, None, false);
+    let Silence { at, topic, for_ms, .. } = Silence::of(seed);
+    schedule.faults.push(Fault { at, kind: FaultKind::TopicSlow { topic, for_ms, room: ROOM } });
+    let outcome = run(&schedule, None, false);
+    let during = at.into()..u64::from(at + for_ms);
+    Contained {
+        others: others(&schedule, &outcome, topic, &during),
+        others_alone: others(&schedule, &alone, topic, &during),
+        // A message that finds no room is handed over again, which sends nothing.
+        copies: 1,
         outcome,
     }
 }

@@ -184,6 +184,8 @@ pub enum FaultKind {
     TopicFails { topic: u8, for_ms: u32 },
     /// For a while, such a destination asks for pauses.
     TopicWaits { topic: u8, for_ms: u32 },
+    /// The broker answers for each message of a key this much later, until everything is healed.
+    KeySlow { key: u8, by_ms: u32 },
     /// All subscriptions break.
     SubscriptionsLost,
     /// The group reassigns its partitions. Messages of one partition are redelivered, to any

@@ -25,12 +25,14 @@
 //! | `memory` | bounds on a relay's memory, checked after every step |
 //! | [`breakage`] | ways to break the environment, each of which must be found |
 //! | [`mod@search`] | many schedules, on every core |
+//! | [`mod@burst`] | one key has a burst, and its answers are slow: other keys must not wait for it |
 //! | [`containment`] | one topic falls silent under load: the others must not suffer |
 //! | [`draining`] | a topic comes back under load: held entries must leave |
 //! | [`trace`] | the course of events |
 
 pub mod breakage;
 mod broker;
+pub mod burst;
 mod chaos;
 pub mod containment;
 pub mod draining;
@@ -50,6 +52,7 @@ pub mod trace;
 pub mod world;
 
 pub use breakage::Breakage;
+pub use burst::Burst;
 pub use containment::Contained;
 pub use run::{Failure, Outcome, run};
 pub use schedule::Schedule;

@@ -1,20 +1,25 @@
 //! The SQS queue that a topic maps to.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::brokers::sqs::{Connector, Subscriber};
-use conformance::consuming::handle;
+use conformance::consuming::{handle, receive, settle};
 use conformance::{relaying, sample};
 use harness::plain::sqs::Sqs;
 use message::{Message, Topic};
-use tests::{Backend, Broker, Failure, Outcome, Stage};
+use tests::{Backend, Broker, Failure, Outcome, Stage, eventually};
 
 use crate::sqs;
 
 tests::cases! { "subscription/{on}/{case}":
     sqs { the_topic_of_a_delivery_is_its_queue }
-    sqs_fifo { the_topic_of_a_delivery_is_its_queue }
+    sqs_fifo {
+        the_topic_of_a_delivery_is_its_queue,
+        messages_of_groups_in_hand_elsewhere_are_not_assigned = blocked,
+    }
 }
 
 /// Goal: a message of a topic that `queues` maps to a queue arrives there, and the delivery's topic
@@ -43,4 +48,31 @@ async fn the_topic_of_a_delivery_is_its_queue(_: Stage, broker: Arc<dyn Broker>)
 fn only(deliveries: Vec<message::Delivery>) -> Result<Message, Failure> {
     let [delivery] = <[_; 1]>::try_from(deliveries).map_err(|all| format!("{} deliveries", all.len()))?;
     Ok(delivery.message.map_err(|malformed| malformed.problem)?)
+}
+
+/// Goal: a consumer does not stall while others have a message of every group in hand, for which
+/// the messages behind wait. Oracle: what it reports, before and after the first one is settled.
+async fn blocked(_: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let name = broker.topic_name("blocked");
+    broker.create_topic(&name).await?;
+    let config = sqs::config(Backend::Sqs.address()?);
+    let sent = relaying::send(broker.connector()?.as_ref(), &sample::orders(&name, 1, 20)?).await?;
+    assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+    let mut first = Subscriber::new(&config, name.clone())?.subscribe().await?;
+    // One answer has up to ten messages of a group.
+    let held = receive(&mut first, 10).await?;
+    let second = Subscriber::new(&config, name)?.subscribe().await?;
+    let second = &tokio::sync::Mutex::new(second);
+    eventually("the other messages are not for it", || async move {
+        let mut second = second.lock().await;
+        let early = second.receive(NonZeroUsize::MIN, Duration::from_millis(100)).await?;
+        assert!(early.is_empty(), "{early:?}");
+        Ok((second.is_assigned() == Some(false)).then_some(()))
+    })
+    .await?;
+    settle(&mut first, &held).await?;
+    let mut second = second.lock().await;
+    assert!(!receive(&mut second, 1).await?.is_empty());
+    assert_eq!(second.is_assigned(), None);
+    Ok(())
 }

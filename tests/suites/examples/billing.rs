@@ -2,9 +2,10 @@
 
 use inbox::{Admission, ConsumerName, Inbox, InboxOptions, Tenant};
 use libtest_mimic::Trial;
-use message::{EventType, Message, Topic};
-use sqlx::Postgres;
-use tests::{Backend, Database, Outcome, Stage, trial};
+use message::{EventType, Message, MessageId, Topic};
+use migrations::{Line, Migrator};
+use sqlx::{Connection as _, PgConnection, Postgres};
+use tests::{Backend, Cluster, Database, Failure, Outcome, Stage, trial};
 use tokio::process::Command;
 
 use crate::placed::Placed;
@@ -23,6 +24,7 @@ const INVOICED: [&str; 3] =
 
 tests::cases! { "plain_sql/{on}/{case}":
     postgres, if program::psql { bills_once = plain_sql }
+    postgres + xtask, if program::psql { what_is_billed_survives_a_crash = crashed }
     also { PROGRAMS.map(|(backend, name, variable)| of(backend, name, variable)) }
 }
 
@@ -33,8 +35,49 @@ fn of(backend: Backend, program: &'static str, variable: &'static str) -> Trial 
     })
 }
 
-/// Goal: a consumer in another language applies a message once with a plain INSERT, and a Rust
-/// consumer then treats that message as applied. Oracle: the text; the guard.
+/// Runs the consumer with a message of `orders`. Returns what it prints.
+async fn billed(url: &str, id: &str, payload: &str) -> Result<Vec<String>, Failure> {
+    let script = std::path::absolute("../examples/plain-sql/bill_order.sql")?;
+    let mut psql = Command::new("psql");
+    for (name, value) in [
+        ("id", id),
+        ("kind", "order.placed"),
+        ("content_type", "application/octet-stream"),
+        ("payload", payload),
+    ] {
+        psql.arg("--set").arg(format!("{name}={value}"));
+    }
+    psql.args(["--no-psqlrc", "--quiet", "--file"]).arg(script).arg(url);
+    program::lines(psql).await
+}
+
+/// Goal: a message that the consumer acknowledges is not undone by a crash, on a server whose
+/// commits do not wait for the disk. Oracle: the rows after a crash, and a row that does not wait.
+async fn crashed(stage: Stage) -> Outcome {
+    let server = Cluster::start(&stage, &[]).await?;
+    for setting in ["synchronous_commit = off", "wal_writer_delay = '10s'"] {
+        server.execute(&format!("ALTER SYSTEM SET {setting}")).await?;
+    }
+    server.execute("SELECT pg_reload_conf()").await?;
+    let mut connection = PgConnection::connect(&server.url()).await?;
+    Migrator::<Postgres>::new(Line::Inbox).up(&mut connection).await?;
+    connection.close().await?;
+    server.execute("SELECT inbox_maintain((now() AT TIME ZONE 'UTC')::date)").await?;
+    server.execute("CREATE TABLE invoice (order_id bigint NOT NULL, cents bigint NOT NULL)").await?;
+    server.execute("CREATE TABLE unprotected (id text); CHECKPOINT").await?;
+    let id = MessageId::new().to_string();
+    assert_eq!(billed(&server.url(), &id, r#"{"order": 101, "cents": 1250}"#).await?, ["order 101: billed"]);
+    server.execute("INSERT INTO unprotected VALUES ('plain')").await?;
+    server.crash().await?;
+    server.resume().await?;
+    for (table, rows) in [("inbox_message", "1"), ("invoice", "1"), ("unprotected", "0")] {
+        assert_eq!(server.text(&format!("SELECT count(*)::text FROM {table}")).await?, rows, "{table}");
+    }
+    Ok(())
+}
+
+/// Goal: a consumer in another language applies a message once with SQL alone, and a Rust consumer
+/// then treats that message as applied. Oracle: the text; the guard.
 async fn plain_sql(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::migrated(&stage).await?;
     let inbox = Inbox::open(database.consumer.clone(), InboxOptions::default()).await?;
@@ -43,19 +86,10 @@ async fn plain_sql(stage: Stage) -> Outcome {
     let told = [
         (payload, "order 101: billed"),
         (payload, "nothing done: a duplicate"),
-        (r#"{"order": 101, "cents": 9}"#, "refused: another message has this id"),
+        (r#"{"order": 101, "cents": 9}"#, "refused: key_reused"),
     ];
     for (payload, expected) in told {
-        let script = std::path::absolute("../examples/plain-sql/bill_order.sql")?;
-        let mut psql = Command::new("psql");
-        let (id, content_type) = (message.id.to_string(), message.content_type.as_str());
-        for (name, value) in
-            [("id", &*id), ("kind", "order.placed"), ("content_type", content_type), ("payload", payload)]
-        {
-            psql.arg("--set").arg(format!("{name}={value}"));
-        }
-        psql.args(["--no-psqlrc", "--quiet", "--file"]).arg(script).arg(&database.url);
-        assert_eq!(program::lines(psql).await?, [expected]);
+        assert_eq!(billed(&database.url, &message.id.to_string(), payload).await?, [expected]);
     }
     let mut tx = inbox.begin().await?;
     let admission = tx.admit(&ConsumerName::new("billing")?, &Tenant::none(), &message).await?;

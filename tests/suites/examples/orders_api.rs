@@ -324,7 +324,7 @@ async fn at_once(stage: Stage) -> Outcome {
     let database = Database::<Postgres>::empty(&stage).await?;
     let script = std::path::absolute("http/storm.py")?;
     let mut python = Command::new("python3");
-    python.arg(script).arg("rounds").arg(program::path("orders_api")?);
+    python.arg(script).arg(program::path("orders_api")?);
     python.args(["--rounds", "20", "--clients", "50"]).env("DATABASE_URL", &database.url);
     let printed = program::lines(python).await?;
     assert_eq!(printed.last().map(String::as_str), Some("20 orders, 20 messages, 0 broken rounds"));

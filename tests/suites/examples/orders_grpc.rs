@@ -38,12 +38,14 @@ tests::cases! { "orders_grpc/postgres/{case}":
     }
 }
 
-// The messages of examples/proto/orders.proto.
+// The messages of examples/proto/orders.proto, with a field that the service does not know.
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct PlaceOrder {
     #[prost(int64, tag = "1")]
     cents: i64,
+    #[prost(string, tag = "15")]
+    note: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -77,13 +79,14 @@ struct Ask<'a> {
     tenant: &'a str,
     key: &'a str,
     cents: i64,
+    note: &'a str,
 }
 
-const ORDER: Ask<'static> = Ask { tenant: "tenant-1", key: "8e03978e", cents: 1_250 };
+const ORDER: Ask<'static> = Ask { tenant: "tenant-1", key: "8e03978e", cents: 1_250, note: "" };
 
 impl Ask<'_> {
     fn request(&self) -> Result<Request<PlaceOrder>, Failure> {
-        let mut request = Request::new(PlaceOrder { cents: self.cents });
+        let mut request = Request::new(PlaceOrder { cents: self.cents, note: self.note.to_owned() });
         request.metadata_mut().insert("authorization", format!("Bearer {}", self.tenant).parse()?);
         request.metadata_mut().insert("idempotency-key", self.key.parse()?);
         Ok(request)
@@ -300,11 +303,17 @@ async fn refused(stage: Stage) -> Outcome {
         (nobody, Code::Unauthenticated, "idempotency_key_of_nobody"),
         (Ask { key: &long, ..ORDER }.request()?, Code::InvalidArgument, "idempotency_key_malformed"),
         (Ask { cents: 1_251, ..ORDER }.request()?, Code::InvalidArgument, "idempotency_key_reused"),
+        (Ask { note: "by post", ..ORDER }.request()?, Code::InvalidArgument, "idempotency_key_reused"),
     ];
     for (request, code, word) in cases {
         let status = send(&service.address, request).await?.err().ok_or("it was placed")?;
         assert_eq!((status.code(), metadata(status.metadata(), "idempotency-code")), (code, word));
     }
     assert_eq!(shop.counts().await?, [1, 1]);
+    // The same call from a client that is newer than the service is recognized.
+    let newer = Ask { key: "newer", note: "by post", ..ORDER };
+    assert!(!is_replayed(newer.send(&service.address).await??.metadata()));
+    assert!(is_replayed(newer.send(&service.address).await??.metadata()));
+    assert_eq!(shop.counts().await?, [2, 2]);
     service.kill().await
 }

@@ -24,6 +24,14 @@ const CASES: [&str; 10] = [
 const OF_JAVA: [&str; 2] =
     ["guard/an_address_keeps_what_it_says", "guard/a_broker_of_an_unknown_authority_is_refused"];
 
+/// The cases of the webhook in Python.
+const OF_WEBHOOK: [&str; 4] = [
+    "webhook/a_repeated_request_has_one_effect",
+    "webhook/only_what_was_signed_has_an_effect",
+    "webhook/a_failure_leaves_nothing_and_says_whose_it_is",
+    "webhook/attributes_are_decoded",
+];
+
 /// The promises that the pipeline checks for each client.
 const PROMISES: [&str; 7] = [
     "every_message_has_one_effect",
@@ -42,7 +50,7 @@ fn expected() -> Vec<String> {
     let of_clients = CLIENTS.iter().flat_map(|client| CASES.map(|case| format!("{client}/{case}")));
     let of_pipeline =
         CLIENTS.iter().flat_map(|client| PROMISES.map(|promise| format!("pipeline/{client}/{promise}")));
-    let once = OF_JAVA.into_iter().chain([VERIFIED]).map(str::to_owned);
+    let once = OF_JAVA.into_iter().chain(OF_WEBHOOK).chain([VERIFIED]).map(str::to_owned);
     of_clients.chain(of_pipeline).chain(once).collect()
 }
 

@@ -8,7 +8,7 @@ use super::{assert_none, texts};
 
 /// The circles that are left, each by the crate's folder and its files. An entry may only become
 /// shorter, and goes with its circle.
-const LEFT: [(&str, &str); 32] = [
+const LEFT: [(&str, &str); 31] = [
     ("brokers", "kafka/beginning.rs kafka/callbacks.rs kafka/fixed.rs kafka/offsets.rs"),
     ("brokers", "kafka/evidence.rs kafka/wire.rs"),
     ("brokers", "kafka/outcomes.rs kafka/publisher.rs kafka/session.rs kafka/topics.rs"),
@@ -24,7 +24,6 @@ const LEFT: [(&str, &str); 32] = [
          memory/subscription.rs",
     ),
     ("migrations", "backend.rs error.rs line.rs status.rs"),
-    ("outbox", "nodes/error.rs nodes/options.rs"),
     ("outbox", "nodes/handle.rs nodes/renewal.rs"),
     ("outbox", "postgres/enqueue.rs postgres/nodes.rs"),
     ("outbox", "producer.rs store.rs"),

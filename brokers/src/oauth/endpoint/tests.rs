@@ -149,7 +149,7 @@ fn an_endpoint_that_does_not_behave_is_bounded_in_time_and_size() {
             Server::says("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"),
             PATIENCE,
             Fault::Operator,
-            "no JSON",
+            "not a JSON object",
         ),
     ] {
         let asked_at = Instant::now();

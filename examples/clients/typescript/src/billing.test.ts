@@ -140,6 +140,8 @@ test("a_refused_message_becomes_a_dead_letter", async () => {
   assert.equal(await apply(client, { ...message, payload: Buffer.from("{}") }, bill), "key_reused");
   assert.equal((await letter(message))["reason"], "key_reused");
   assert.equal(await apply(client, { ...message, id: derivedId(1_000, ["old"]) }, bill), "too_old");
+  const cancelled = { ...placed(order()), kind: "order.cancelled" };
+  assert.equal(await apply(client, cancelled, bill), "rejected", "a topic may have several kinds");
   const chunk = read("orders", { headers: { cloudEvents_chunkindex: "0" } } as never, Buffer.from("part"));
   assert.equal(await apply(client, chunk, bill), "malformed");
 });

@@ -153,6 +153,7 @@ export async function placeOrder(tx: pg.Client, order: number, customer: string,
 
 /** The handler: an invoice and its event, in the transaction of the inbox row. */
 export const bill: Handler = async (tx, message) => {
+  if (message.kind !== "order.placed") throw new Reject(`no handler for ${message.kind}`);
   const { order, customer, cents } = JSON.parse(message.payload.toString());
   const blocked = await one(tx, "SELECT name FROM blocked_customer WHERE name = $1", [customer]);
   if (blocked) throw new Reject(`customer ${customer} is blocked`);

@@ -75,7 +75,8 @@ fn consume(runtime: &Runtime, subscriber: &Subscriber, inbox: &Inbox) -> Result<
             runtime.block_on(subscription.settle(vec![Settlement::done(&delivery, proof)?]))?;
         }
         if let Err(error) = between(&mut connection, inbox, &mut maintained_at) {
-            renew(&mut connection, 1, &*error);
+            eprintln!("tries again on a new connection: {error}");
+            renew(&mut connection, 1);
         }
     }
 }
@@ -87,10 +88,11 @@ fn handled(connection: &mut PgConnection, inbox: &Inbox, delivery: &Delivery) ->
     loop {
         match attempt(connection, inbox, delivery) {
             Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
-            Ok(Outcome::Again { attempts }) => thread::sleep(pause(attempts)),
+            Ok(Outcome::Again { attempts }) => renew(connection, attempts),
             Err(error) => {
                 errors += 1;
-                renew(connection, errors, &error);
+                eprintln!("tries again on a new connection: {error}");
+                renew(connection, errors);
             }
         }
     }
@@ -124,10 +126,10 @@ fn between(
     Ok(())
 }
 
-/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
-fn renew(connection: &mut PgConnection, errors: u32, error: &dyn Error) {
-    eprintln!("tries again on a new connection: {error}");
-    thread::sleep(pause(errors));
+/// Waits, and connects again: what is wrong with a session must not fail every attempt. If that
+/// fails, so does the next statement, and this is called again.
+fn renew(connection: &mut PgConnection, failures: u32) {
+    thread::sleep(pause(failures));
     match connect() {
         Ok(connected) => *connection = connected,
         Err(error) => eprintln!("no connection: {error}"),

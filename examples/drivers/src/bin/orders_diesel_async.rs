@@ -75,7 +75,8 @@ async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn E
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
         if let Err(error) = between(&mut connection, inbox, &mut maintained_at).await {
-            renew(&mut connection, 1, &*error).await;
+            eprintln!("tries again on a new connection: {error}");
+            renew(&mut connection, 1).await;
         }
     }
 }
@@ -87,10 +88,11 @@ async fn handled(connection: &mut AsyncPgConnection, inbox: &Inbox, delivery: &D
     loop {
         match attempt(connection, inbox, delivery).await {
             Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
-            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Ok(Outcome::Again { attempts }) => renew(connection, attempts).await,
             Err(error) => {
                 errors += 1;
-                renew(connection, errors, &error).await;
+                eprintln!("tries again on a new connection: {error}");
+                renew(connection, errors).await;
             }
         }
     }
@@ -127,10 +129,10 @@ async fn between(
     Ok(())
 }
 
-/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
-async fn renew(connection: &mut AsyncPgConnection, errors: u32, error: &dyn Error) {
-    eprintln!("tries again on a new connection: {error}");
-    sleep(pause(errors)).await;
+/// Waits, and connects again: what is wrong with a session must not fail every attempt. If that
+/// fails, so does the next statement, and this is called again.
+async fn renew(connection: &mut AsyncPgConnection, failures: u32) {
+    sleep(pause(failures)).await;
     match connect().await {
         Ok(connected) => *connection = connected,
         Err(error) => eprintln!("no connection: {error}"),

@@ -96,7 +96,7 @@ async fn bill(transaction: &DatabaseTransaction, message: &Message) -> Result<()
 /// Bills what is delivered, one message after the other. An error of the session with the broker
 /// ends it. Nothing is lost then: what is not settled comes again.
 async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn Error>> {
-    let connection = Database::connect(env::var("DATABASE_URL")?).await?;
+    let mut connection = connect().await?;
     // A database that refuses work ends this before there are deliveries: a quorum queue counts
     // those of a session that ends, and drops a message at its limit.
     maintain(&connection, inbox).await?;
@@ -105,26 +105,28 @@ async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn E
     let mut subscription = subscriber.subscribe().await?;
     loop {
         for delivery in subscription.receive(NonZeroUsize::MIN, Duration::from_secs(5)).await? {
-            let proof = handled(&connection, inbox, &delivery).await;
+            let proof = handled(&mut connection, inbox, &delivery).await;
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
         if let Err(error) = between(&connection, inbox, &mut maintained_at).await {
-            wait(1, &*error).await;
+            eprintln!("tries again on new connections: {error}");
+            renew(&mut connection, 1).await;
         }
     }
 }
 
 /// Handles a delivery until its outcome is final. Returns the proof that settles it. An error of
 /// the database does not end the session with the broker.
-async fn handled(connection: &DatabaseConnection, inbox: &Inbox, delivery: &Delivery) -> Committed {
+async fn handled(connection: &mut DatabaseConnection, inbox: &Inbox, delivery: &Delivery) -> Committed {
     let mut errors = 0;
     loop {
         match attempt(connection, inbox, delivery).await {
             Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
-            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Ok(Outcome::Again { attempts }) => renew(connection, attempts).await,
             Err(error) => {
                 errors += 1;
-                wait(errors, &error).await;
+                eprintln!("tries again on new connections: {error}");
+                renew(connection, errors).await;
             }
         }
     }
@@ -161,10 +163,18 @@ async fn between(
     Ok(())
 }
 
-/// Waits. The pool connects again by itself.
-async fn wait(errors: u32, error: &dyn Error) {
-    eprintln!("tries again: {error}");
-    sleep(pause(errors)).await;
+/// Waits, and makes a new pool: what is wrong with a session must not fail every attempt. If that
+/// fails, so does the next statement, and this is called again.
+async fn renew(connection: &mut DatabaseConnection, failures: u32) {
+    sleep(pause(failures)).await;
+    match connect().await {
+        Ok(connected) => *connection = connected,
+        Err(error) => eprintln!("no connection: {error}"),
+    }
+}
+
+async fn connect() -> Result<DatabaseConnection, Box<dyn Error>> {
+    Ok(Database::connect(env::var("DATABASE_URL")?).await?)
 }
 
 /// Makes the next days of the inbox, and forgets old ones. What fails waits for the next call.
@@ -197,7 +207,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return consume_always(&inbox).await;
     }
     let order = OrderPlaced { order: argument.parse()?, customer: String::from("ann"), cents: 1250 };
-    let connection = Database::connect(env::var("DATABASE_URL")?).await?;
+    let connection = connect().await?;
 
     let id = place(&connection, &order).await?;
     println!("placed order {}: message {id}", order.order);

@@ -63,7 +63,8 @@ async fn consume(subscriber: &Subscriber, inbox: &Inbox) -> Result<(), Box<dyn E
             subscription.settle(vec![Settlement::done(&delivery, proof)?]).await?;
         }
         if let Err(error) = between(&mut client, inbox, &mut maintained_at).await {
-            renew(&mut client, 1, &*error).await;
+            eprintln!("tries again on a new connection: {error}");
+            renew(&mut client, 1).await;
         }
     }
 }
@@ -75,10 +76,11 @@ async fn handled(client: &mut Client, inbox: &Inbox, delivery: &Delivery) -> Com
     loop {
         match attempt(client, inbox, delivery).await {
             Ok(Outcome::Applied(proof) | Outcome::Known(proof) | Outcome::DeadLetter(proof)) => return proof,
-            Ok(Outcome::Again { attempts }) => sleep(pause(attempts)).await,
+            Ok(Outcome::Again { attempts }) => renew(client, attempts).await,
             Err(error) => {
                 errors += 1;
-                renew(client, errors, &error).await;
+                eprintln!("tries again on a new connection: {error}");
+                renew(client, errors).await;
             }
         }
     }
@@ -115,10 +117,10 @@ async fn between(
     Ok(())
 }
 
-/// Waits, and connects again. If that fails, so does the next statement, and this is called again.
-async fn renew(client: &mut Client, errors: u32, error: &dyn Error) {
-    eprintln!("tries again on a new connection: {error}");
-    sleep(pause(errors)).await;
+/// Waits, and connects again: what is wrong with a session must not fail every attempt. If that
+/// fails, so does the next statement, and this is called again.
+async fn renew(client: &mut Client, failures: u32) {
+    sleep(pause(failures)).await;
     match connect().await {
         Ok(connected) => *client = connected,
         Err(error) => eprintln!("no connection: {error}"),

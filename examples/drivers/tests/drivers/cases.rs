@@ -53,6 +53,7 @@ pub(crate) fn trials<D: Driver>() -> Vec<Trial> {
         a_refusal_that_a_handler_ignores_is_its_failure,
         a_transaction_that_a_handler_ends_is_no_proof,
         a_lost_connection_is_not_the_messages_failure,
+        an_outage_is_not_the_messages_failure,
         a_message_that_the_inbox_refuses_is_a_dead_letter,
         a_redrive_takes_effect_once,
         an_inbox_is_maintained_and_a_retention_out_of_bounds_is_refused,
@@ -407,6 +408,42 @@ fn a_lost_connection_is_not_the_messages_failure<D: Driver>() {
     assert_eq!((invoices(order), database::text(&attempts)), ("0".into(), String::new()));
     let outcome = D::connect().apply(&inbox, &message, &[bill(order)]).expect("applied");
     assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+}
+
+/// Goal: what says nothing about a message (a full disk, a lock, an administrator) counts for none,
+/// and what its statement is refused for does. Oracle: `inbox_attempt`, after a plain attempt.
+fn an_outage_is_not_the_messages_failure<D: Driver>() {
+    let order = order();
+    let mut driver = D::connect();
+    let inbox = inbox::<D>();
+    let outages = [
+        ("25006", "cannot execute INSERT in a read-only transaction"),
+        ("40P01", "deadlock detected"),
+        ("53100", "could not extend file \"base/5/1259\": No space left on device"),
+        ("53200", "out of memory"),
+        ("55P03", "canceling statement due to lock timeout"),
+        ("57014", "canceling statement due to statement timeout"),
+        ("53300", "too many connections for role"),
+        ("58030", "could not read block 7"),
+        ("XX002", "index contains unexpected zero page"),
+    ];
+    let seen = if D::HAS_SQLSTATES { outages.len() } else { 6 };
+    let refusals = [("23505", "duplicate key"), ("53400", "temporary file size exceeds temp_file_limit")];
+    let raise = |state: &str, text: &str| {
+        Step::sql(format!("DO $$ BEGIN RAISE EXCEPTION '{text}' USING ERRCODE = '{state}'; END $$"))
+    };
+    let message = delivered(order);
+    for (state, text) in &outages[..seen] {
+        let error = driver.apply(&inbox, &message, &[bill(order), raise(state, text)]).unwrap_err();
+        assert!(D::is_passing(&error), "{state}: {error:?}");
+    }
+    for (attempts, (state, text)) in (1..).zip(&refusals) {
+        let outcome = driver.apply(&inbox, &message, &[bill(order), raise(state, text)]).expect("counted");
+        assert_eq!(outcome, Outcome::Again { attempts }, "{state}");
+    }
+    let outcome = driver.apply(&inbox, &message, &[bill(order)]).expect("applied");
+    assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+    assert_eq!(invoices(order), "1");
 }
 
 fn a_message_that_the_inbox_refuses_is_a_dead_letter<D: Driver>() {

@@ -32,6 +32,7 @@ fn does(connection: &mut PgConnection, outbox: &Outbox, steps: &[Step], done: &m
 
 impl Driver for Diesel {
     const NAME: &'static str = "diesel";
+    const HAS_SQLSTATES: bool = false;
     type Error = DriverError;
 
     fn connect_to(url: &str) -> Self {

@@ -64,6 +64,7 @@ async fn does_all(
 
 impl Driver for DieselAsync {
     const NAME: &'static str = "diesel_async";
+    const HAS_SQLSTATES: bool = false;
     type Error = DriverError;
 
     fn connect_to(url: &str) -> Self {

@@ -45,6 +45,8 @@ pub(crate) struct Done {
 /// A driver, with a connection of its own.
 pub(crate) trait Driver: Sized + Send + 'static {
     const NAME: &'static str;
+    /// Whether its errors have a SQLSTATE. Those of Diesel have a kind, and the server's text.
+    const HAS_SQLSTATES: bool;
     type Error: std::error::Error + Debug + 'static;
 
     /// Connects to a URL.

@@ -219,6 +219,10 @@ fn what_is_received_takes_effect_once(program: Program) {
     ));
 
     let mut consumer = Consumer::start(program, &queue);
+    let sessions = format!("FROM pg_stat_activity WHERE application_name = '{}'", queue.name);
+    let session = || database::text(&format!("SELECT min(pid)::text {sessions}"));
+    eventually("it connects", || !session().is_empty());
+    let first_session = session();
     queue.publish(&[&first, &first]);
     queue.publish_bytes(b"no message");
     queue.publish(&[&unreadable, &failing, &failing]);
@@ -229,6 +233,8 @@ fn what_is_received_takes_effect_once(program: Program) {
     eventually("the handler has failed", || !database::text(&attempts).is_empty());
     database::execute(&format!("DELETE FROM invoice WHERE order_id = {} AND customer = 'nobody'", orders[1]));
     eventually("another attempt succeeds", || invoices(orders[1]) == "1");
+    // A fault of the session must not follow the message into its last attempt.
+    assert_ne!(session(), first_session, "the attempt has a new session");
     assert_eq!(invoices(orders[0]), "1");
     assert_eq!(letter(&unreadable, "reason"), "rejected");
     let malformed = format!(
@@ -250,7 +256,6 @@ fn what_is_received_takes_effect_once(program: Program) {
 
     // The loop goes on after the loss of its connection to the database, in its session with the
     // broker. A new process goes on after a kill.
-    let sessions = format!("FROM pg_stat_activity WHERE application_name = '{}'", queue.name);
     let ended = database::text(&format!("SELECT count(pg_terminate_backend(pid))::text {sessions}"));
     assert_ne!(ended, "0");
     queue.publish(&[&lost]);

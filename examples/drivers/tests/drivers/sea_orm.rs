@@ -55,6 +55,7 @@ async fn does(
 
 impl Driver for SeaOrm {
     const NAME: &'static str = "sea_orm";
+    const HAS_SQLSTATES: bool = true;
     type Error = DbErr;
 
     fn connect_to(url: &str) -> Self {

@@ -67,6 +67,7 @@ async fn handle(transaction: &Transaction<'_>, steps: &[Step]) -> Result<()> {
 
 impl Driver for TokioPostgres {
     const NAME: &'static str = "tokio_postgres";
+    const HAS_SQLSTATES: bool = true;
     type Error = DriverError;
 
     fn connect_to(url: &str) -> Self {

@@ -647,8 +647,9 @@ DECLARE
             THEN 'its kind, content type or source has more than 255 bytes'
     END;
     is_message CONSTANT boolean := problem IS NULL;
-    -- A delivery that was malformed from the start may carry the id of a good message.
-    counted    CONSTANT uuid := CASE WHEN reason <> 'malformed' THEN message_id END;
+    -- A delivery that was malformed from the start, or whose id is another message's, may carry the
+    -- id of a good message.
+    counted    CONSTANT uuid := CASE WHEN reason NOT IN ('malformed', 'key_reused') THEN message_id END;
     pairs      CONSTANT jsonb := (
         SELECT coalesce(jsonb_agg(jsonb_build_array(h.key, coalesce(h.value, '')) ORDER BY h.key COLLATE "C"), '[]')
         FROM jsonb_each_text(nullif(headers, 'null')) AS h);
@@ -743,6 +744,9 @@ what cannot be a message is stored as malformed, and a time (RFC 3339) that is n
 -- A redrive has two steps. The first one is a transaction of its own: it notes that a process has
 -- the message in hand. A handler that ends its process leaves the note behind, and the request with
 -- it: after five of them, the request is ended instead of begun.
+--
+-- The note is in the row of the message's failures, which stay: a letter that was refused may have
+-- the id of a message that is still being tried.
 CREATE FUNCTION {schema}inbox_begin_redrive(consumer text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -769,8 +773,11 @@ BEGIN
         IF noted <= 5 THEN
             RETURN request.seq;
         END IF;
-        DELETE FROM {schema}inbox_attempt AS t WHERE t.consumer = inbox_begin_redrive.consumer
-            AND t.scope = request.scope AND t.message_id = request.message_id;
+        WITH noted AS (
+            DELETE FROM {schema}inbox_attempt AS t WHERE t.consumer = inbox_begin_redrive.consumer
+                AND t.scope = request.scope AND t.message_id = request.message_id AND t.last_error = '')
+        UPDATE {schema}inbox_attempt AS t SET ends = 0 WHERE t.consumer = inbox_begin_redrive.consumer
+            AND t.scope = request.scope AND t.message_id = request.message_id AND t.last_error <> '';
         UPDATE {schema}inbox_audit AS a
         SET outcome = 'five processes ended, or lost their database, while they had it in hand', done_at = clock_timestamp()
         WHERE a.seq = request.seq;
@@ -826,8 +833,11 @@ BEGIN
     END IF;
     UPDATE {schema}inbox_audit AS a SET outcome = ending, done_at = clock_timestamp()
     WHERE a.seq = inbox_take_redrive.request;
-    DELETE FROM {schema}inbox_attempt AS t
-    WHERE t.consumer = letter.consumer AND t.scope = letter.scope AND t.message_id = letter.message_id;
+    WITH noted AS (
+        DELETE FROM {schema}inbox_attempt AS t WHERE t.consumer = letter.consumer AND t.scope = letter.scope
+            AND t.message_id = letter.message_id AND t.last_error = '')
+    UPDATE {schema}inbox_attempt AS t SET ends = 0 WHERE t.consumer = letter.consumer AND t.scope = letter.scope
+        AND t.message_id = letter.message_id AND t.last_error <> '';
     IF ending = 'applied' AND letter.resolution IS NULL THEN
         RETURN QUERY SELECT letter.id, letter.message_id, letter.topic, letter.key, letter.kind,
             letter.content_type, letter.payload,
@@ -851,9 +861,14 @@ AS $$
             outcome = CASE WHEN $3 IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN 'it failed: ' ELSE '' END
                 || left(coalesce(nullif($3, ''), 'no error was given'), 4096)
         WHERE a.seq = $2 AND a.consumer = $1 AND a.done_at IS NULL RETURNING a.dead_letter),
-    forgotten AS (
+    noted AS (
         DELETE FROM {schema}inbox_attempt AS t USING {schema}inbox_dead_letter AS d, failed AS f
-        WHERE d.id = f.dead_letter AND t.consumer = d.consumer AND t.scope = d.scope AND t.message_id = d.message_id)
+        WHERE d.id = f.dead_letter AND t.consumer = d.consumer AND t.scope = d.scope AND t.message_id = d.message_id
+            AND t.last_error = ''),
+    ended AS (
+        UPDATE {schema}inbox_attempt AS t SET ends = 0 FROM {schema}inbox_dead_letter AS d, failed AS f
+        WHERE d.id = f.dead_letter AND t.consumer = d.consumer AND t.scope = d.scope AND t.message_id = d.message_id
+            AND t.last_error <> '')
     SELECT EXISTS (SELECT FROM failed)
 $$;
 COMMENT ON FUNCTION {schema}inbox_fail_redrive(text, bigint, text) IS

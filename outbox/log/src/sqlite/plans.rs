@@ -82,6 +82,19 @@ async fn what_is_due_is_read_by_the_index_of_its_kind() {
     }
 }
 
+/// Goal: probes and requeued entries are found without reading everything that is retried, or all
+/// decisions. Oracle: the indexes in the plan.
+#[tokio::test]
+async fn what_is_retried_first_is_read_by_its_id() {
+    let steps = plan(&SQL.first).await;
+    for (alias, index) in [("e", "relay=? AND shard=? AND id=?"), ("outbox_audit", "outbox_audit_relay_idx")]
+    {
+        let of_table = |step: &&String| step.starts_with(&format!("SEARCH {alias} "));
+        let found: Vec<_> = steps.iter().filter(of_table).collect();
+        assert!(found.len() == 1 && found[0].contains(index), "{alias}: {steps:#?}");
+    }
+}
+
 /// Goal: a few held entries are counted and listed without reading everything that is parked.
 /// Oracle: the index in the plans, which has only these, and no search by another one.
 #[tokio::test]

@@ -22,7 +22,7 @@ struct Rule {
 }
 
 /// The same conditions as in `outbox_enqueue`.
-static RULES: [Rule; 6] = [
+static RULES: [Rule; 7] = [
     Rule {
         what: "no topic",
         condition: "{topic} IS NULL",
@@ -49,9 +49,16 @@ static RULES: [Rule; 6] = [
     },
     Rule {
         what: "an id that does not fit into a header",
-        condition: "{id} IS NULL OR octet_length({id}) > 8192 OR {id} ~ '[[:cntrl:]]'",
+        condition: "{id} IS NULL OR octet_length({id}) > 8192 OR translate({id}, E'\\t', '') ~ '[[:cntrl:]]'",
         value: "{id}",
         help: "set columns.id to another column",
+    },
+    Rule {
+        what: "a value that does not fit into a header",
+        condition: "{header} IS NOT NULL",
+        value: "{header}",
+        help: "a header has at most 8,192 bytes without control characters, except tabs: correct these rows, or leave the \
+               column out of [pipeline.adopt.headers]",
     },
     Rule {
         what: NO_PAYLOAD,
@@ -71,8 +78,24 @@ impl Sql<'_> {
             .statement("key", &self.text(self.adoption.key.as_ref(), "r"))
             .statement("kind", &self.text(self.adoption.kind.as_ref(), "r"))
             .statement("id", &self.text(Some(&self.adoption.id), "r"))
+            .statement("header", &self.unfit_header("r"))
             .statement("payload", &self.raw_payload("r"))
             .identifier("order", self.order_by())
+    }
+
+    /// Returns the first value of the additional headers that no message can have; null if there
+    /// is none.
+    fn unfit_header(&self, row: &'static str) -> Statement {
+        let mut unfit = Template::new("NULL").render();
+        for (_, field) in self.adoption.headers.iter().rev() {
+            let value = self.text(Some(field), row);
+            let longer = Template::new(
+                "CASE WHEN octet_length({value}) > 8192 OR translate({value}, E'\\t', '') ~ '[[:cntrl:]]' \
+                 THEN {value} ELSE {unfit} END",
+            );
+            unfit = longer.statement("value", &value).statement("unfit", &unfit).render();
+        }
+        unfit
     }
 
     fn rules(&self) -> impl Iterator<Item = &'static Rule> {

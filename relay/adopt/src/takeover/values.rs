@@ -7,16 +7,23 @@ use crate::adoption::{AdoptedTopic, Field, NullPayload};
 
 /// Finds escapes that JSON allows and that PostgreSQL refuses to read, wherever they stand in a
 /// document: NUL, and halves of surrogate pairs. A producer whose text contains one must not fail
-/// because of the adoption.
-const UNREADABLE: &str =
-    r"\\u0000|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]..";
+/// because of the adoption. A whole pair is found as one, and is no half. Without lookbehind, whose
+/// cost grows with the square of the number of escapes.
+const ESCAPES: &str = r"(\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u(0000|[dD][89a-fA-F]..)";
 
 /// Finds every document with such an escape, and only a few others, in much less time.
 const SUSPECT: &str = r"\\u(0000|[dD][89a-fA-F])";
 
-/// Stands in a document for the beginning of each escape `\u`, so that it can be read. JSON allows
-/// its first letter after a backslash, because the backslash of an escape may be escaped itself.
-const STAND_IN: &str = "n4Yq7cVw2Lk9Rb1Xe";
+/// Stand around the digits of an escape that cannot be read, instead of its `\u`. Readable ones
+/// stay: the names of members may have them.
+const BEGIN: &str = "Yq7cVw2Lk9Rb1Xe4";
+const END: &str = "Tz3mHs8Gd5Pf0Ja7";
+/// The replacement of an escape: a whole pair is followed by both of them, which are then removed.
+const MARKED: &str = r"\1Yq7cVw2Lk9Rb1Xe4\2Tz3mHs8Gd5Pf0Ja7";
+const EMPTY: &str = "Yq7cVw2Lk9Rb1Xe4Tz3mHs8Gd5Pf0Ja7";
+const UNREADABLE: &str = "Yq7cVw2Lk9Rb1Xe4....Tz3mHs8Gd5Pf0Ja7";
+/// Stands for two backslashes meanwhile: the second one begins no escape.
+const BACKSLASH: &str = "Wn6xKb4Rv8Jc1Ue2";
 
 impl Sql<'_> {
     /// Inserts the parts of a message into a template.
@@ -58,7 +65,7 @@ impl Sql<'_> {
             Some(field) if field.path.is_empty() => of_column("{row}.{column}::text", field, row).render(),
             Some(field) => of_path(
                 "(CASE WHEN {row}.{column}::text ~ {suspect} \
-                 THEN regexp_replace(replace({row}.{column}::text, {pair}, {backslash}), {unreadable}, {unknown}, 'g') \
+                 THEN replace(regexp_replace({marked}, {unreadable}, {unknown}, 'g'), {backslash}, {pair}) \
                  ELSE {row}.{column}::text END::json #>> {path})",
                 field,
                 row,
@@ -105,9 +112,8 @@ impl Sql<'_> {
             // The type json keeps a member's text as written.
             of_path(
                 "nullif(CASE WHEN {row}.{column}::text ~ {suspect} \
-                 AND replace({row}.{column}::text, {pair}, {backslash}) ~ {unreadable} \
-                 THEN replace((replace({row}.{column}::text, {escape}, {stand_in})::json #> {path})::text, \
-                 {stand_in}, {escape}) \
+                 THEN replace(replace((replace({marked}, {backslash}, {pair})::json #> {path})::text, \
+                 {begin}, {escape}), {end}, '') \
                  ELSE ({row}.{column}::json #> {path})::text END, 'null')",
                 field,
                 row,
@@ -135,16 +141,26 @@ fn of_column(text: &'static str, field: &Field, row: &'static str) -> Template {
 
 fn of_path(text: &'static str, field: &Field, row: &'static str) -> Statement {
     let path = Template::new("ARRAY[{steps}]").statement("steps", &literals(&field.path)).render();
+    let marked = of_column(
+        "replace(regexp_replace(replace({row}.{column}::text, {pair}, {backslash}), {escapes}, {marked}, 'g'), \
+         {empty}, '')",
+        field,
+        row,
+    );
+    let marked = marked.literal("pair", r"\\").literal("backslash", BACKSLASH);
+    let marked =
+        marked.literal("escapes", ESCAPES).literal("marked", MARKED).literal("empty", EMPTY).render();
     of_column(text, field, row)
         .literal("suspect", SUSPECT)
-        // The second of two backslashes begins no escape.
+        .statement("marked", &marked)
         .literal("pair", r"\\")
-        .literal("backslash", r"\u005c")
+        .literal("backslash", BACKSLASH)
         .literal("unreadable", UNREADABLE)
         // U+FFFD, with the backslash escaped for regexp_replace.
         .literal("unknown", r"\\ufffd")
+        .literal("begin", BEGIN)
+        .literal("end", END)
         .literal("escape", r"\u")
-        .literal("stand_in", STAND_IN)
         .statement("path", &path)
         .render()
 }

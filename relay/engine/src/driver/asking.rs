@@ -6,8 +6,9 @@ use tokio::time::Instant;
 use super::{Driver, PAUSE_LOOK_INTERVAL};
 use crate::reader::{Answer, Ask};
 
-/// Kinds of queries: held entries, due exceptions of both kinds, names of queues, and pauses.
-const KINDS: usize = 5;
+/// Kinds of queries: held entries, due exceptions of both kinds, names of queues, pauses, and
+/// retrying exceptions that come before the others.
+const KINDS: usize = 6;
 
 impl Driver {
     /// Sends the database one query at a time, if there is room for the answer. The kinds of
@@ -30,7 +31,9 @@ impl Driver {
     fn question(&mut self, kind: usize) -> Option<Ask> {
         match kind {
             0 if self.machine.has_room_for_held() => {
-                Some(self.machine.held_asks()).filter(|asks| !asks.is_empty()).map(Ask::Held)
+                let asks = Some(self.machine.held_asks()).filter(|asks| !asks.is_empty())?;
+                let entries_max = self.machine.held_max(&asks);
+                Some(Ask::Held { asks, entries_max })
             }
             1 => self.question_about_due(DueKind::Scheduled),
             2 => self.question_about_due(DueKind::Retrying),
@@ -38,6 +41,9 @@ impl Driver {
             4 if Instant::now() >= self.pauses_at => {
                 self.pauses_at = Instant::now() + PAUSE_LOOK_INTERVAL;
                 Some(Ask::Pauses)
+            }
+            5 if self.machine.has_room_for_exceptions() && self.due.wants_first(Instant::now()) => {
+                Some(Ask::First(self.machine.probes()))
             }
             _ => None,
         }
@@ -55,6 +61,7 @@ impl Driver {
                 self.due.read(kind, &page, Instant::now());
                 self.machine.due(page.exceptions, self.host.uniform());
             }
+            Answer::First(exceptions) => self.machine.due(exceptions, self.host.uniform()),
             Answer::Held(asks, pages) => self.machine.held(&asks, pages),
             Answer::Names(names) => self.machine.names(names),
             Answer::Pauses(paused) => self.machine.pauses(paused),

@@ -177,6 +177,7 @@ impl Lead {
                 self.connector,
                 settings.backoff(),
                 trusted.clone(),
+                self.telemetry.clone(),
                 self.host.clone(),
             ),
             settings,
@@ -266,12 +267,14 @@ impl Driver {
                     if self.machine.take_due_waits() {
                         self.due.look_anew(Instant::now());
                     }
+                    self.machine.make_room();
                     self.store();
                 }
                 // A transaction has its own timeout, and is answered as a whole.
                 _ = silence.tick(), if self.commits.is_none() => {
                     self.machine.set_now(self.began_at.elapsed());
                     self.machine.look_for_silence(self.host.uniform());
+                    self.prolong_trial();
                 }
                 () = sleep_until(self.due.at()), if self.draining.is_none() => {
                     let is_cheap = self.machine.readmitted_len() < self.settings.page_entries;
@@ -314,7 +317,7 @@ impl Driver {
             }
             self.telemetry.submitted(batch.len());
             if let Some(trial) = &mut self.trial {
-                trial.submitted(batch.len());
+                trial.submitted(batch.len(), self.began_at.elapsed());
             }
             permit.send(batch);
             if let Some(commits) = &mut self.commits {
@@ -369,6 +372,9 @@ impl Driver {
                         reached(crash_points::AFTER_CONFIRM);
                         if let Some(commits) = &mut self.commits {
                             commits.confirmed();
+                        }
+                        if let Some(trial) = &mut self.trial {
+                            trial.confirmed();
                         }
                     }
                     if receipt.outcome.as_ref().err().is_none_or(|error| error.scope() != FaultScope::Session)

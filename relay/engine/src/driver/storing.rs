@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::{Driver, Ended};
 use crate::checkpointer::{Command, Report};
 use crate::machine::Checkpoint;
+use crate::silence::IMPATIENCE;
 use crate::transactions::Commits;
 
 impl Driver {
@@ -34,6 +35,14 @@ impl Driver {
         self.store();
         if let Some(trial) = self.trial.as_mut().filter(|_| !self.storing) {
             trial.came_back();
+        }
+    }
+
+    /// Permits other messages in a trial that wait for one without an answer. Silence shows only
+    /// while others are answered.
+    pub(super) fn prolong_trial(&mut self) {
+        if let Some(trial) = self.trial.as_mut().filter(|_| !self.storing) {
+            trial.waited(self.began_at.elapsed(), self.settings.silent_after / IMPATIENCE);
         }
     }
 

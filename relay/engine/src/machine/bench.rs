@@ -16,6 +16,9 @@ pub(super) fn message_for(topic: &str, key: &str) -> Message {
         .with_key(OrderingKey::new(key).unwrap())
 }
 
+/// Maximum entries of a page.
+const PAGE: usize = 1_000;
+
 /// A machine with its own session, time and entries.
 pub(super) struct Bench {
     pub(super) machine: Machine,
@@ -38,19 +41,23 @@ impl Bench {
         self.machine.page(&difference, Page { entries: vec![entry], exhausted: true });
     }
 
-    /// Reads held entries back, from a database that holds exactly these.
-    pub(super) fn read_back(&mut self, held: &[Exception]) {
+    /// Reads held entries back, from a database that holds exactly these. Returns their number.
+    pub(super) fn read_back(&mut self, held: &[Exception]) -> usize {
         self.machine.asks();
         let asks = self.machine.held_asks();
+        let len = self.machine.held_len(&asks).unwrap_or(PAGE).min(PAGE) / asks.len().max(1);
         let page = |ask: &HeldAsk| {
             let is_of = |entry: &Entry| {
                 QueueName::of(entry.topic(), entry.key()) == ask.queue && entry.id >= ask.from
             };
-            let exceptions = held.iter().filter(|held| is_of(&held.entry)).cloned().collect();
-            HeldPage { exceptions, exhausted: true }
+            let mut found = held.iter().filter(|held| is_of(&held.entry)).cloned();
+            let exceptions = found.by_ref().take(len.max(1)).collect();
+            HeldPage { exceptions, exhausted: found.next().is_none() }
         };
-        let pages = asks.iter().map(page).collect();
+        let pages: Vec<HeldPage> = asks.iter().map(page).collect();
+        let read = pages.iter().map(|page| page.exceptions.len()).sum();
         self.machine.held(&asks, pages);
+        read
     }
 
     /// Answers a message of another topic, late enough for the first submissions to count as

@@ -22,6 +22,8 @@ struct Slow {
     published: Vec<EntryId>,
     /// How often a message found no room.
     refused: usize,
+    /// Held rows that were read.
+    rows: usize,
     events: Vec<Event>,
 }
 
@@ -37,16 +39,28 @@ impl Slow {
             taken: Vec::new(),
             published: Vec::new(),
             refused: 0,
+            rows: 0,
             events: Vec::new(),
         }
     }
 
     fn read(&mut self, messages: usize) {
+        self.read_with(messages, 40);
+    }
+
+    /// Reads messages of this many keys from the log; of none, if it is zero.
+    fn read_with(&mut self, messages: usize, keys: usize) {
         for _ in 0..messages {
-            let message = message_for("t", &format!("k{}", self.log.len() % 40));
+            let mut message = message_for("t", &format!("k{}", self.log.len() % keys.max(1)));
+            message.key = message.key.filter(|_| keys > 0);
             self.bench.read(&message);
             self.log.push(message);
         }
+    }
+
+    /// Returns how many rows were written because an entry was held.
+    fn parked(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, Event::Parked(_))).count()
     }
 
     fn submit(&mut self) {
@@ -95,7 +109,7 @@ impl Slow {
             let queues = firsts.map(queue).collect();
             self.bench.machine.names(HeldQueues { queues, exhausted: true });
         }
-        self.bench.read_back(&held);
+        self.rows += self.bench.read_back(&held);
     }
 
     fn is_taken(&self, id: EntryId) -> bool {
@@ -157,8 +171,41 @@ fn a_slow_destination_is_busy_and_not_stopped() {
     assert_eq!(slow.bench.machine.load().busy_topics, 0);
 }
 
-/// Goal: while a destination has no room, its entries are not read back with each answer, only to
-/// be refused again. Oracle: after how many answers the topic goes on.
+/// Goal: what a slow destination cannot take costs the database little, whatever the keys of its
+/// messages are, and it is never without work. Oracle: the rows that are written and read for each
+/// message, and that the destination has messages after each answer.
+#[test]
+fn what_waits_for_room_is_neither_written_nor_read_again_and_again() {
+    for keys in [0, 3, 12, 300] {
+        let mut slow = Slow::new();
+        slow.read_with(300, keys);
+        slow.submit();
+        slow.submit();
+        let mut idle = 0;
+        for _ in 0..1_000 {
+            if slow.published.len() == 300 {
+                break;
+            }
+            if slow.taken.is_empty() {
+                idle += 1;
+            } else {
+                slow.answer();
+            }
+            slow.submit();
+            slow.read_back();
+            slow.submit();
+        }
+        let Slow { published, rows, .. } = &slow;
+        let parked = slow.parked();
+        assert_eq!(published.len(), 300, "{keys} keys: without any pause");
+        assert!(parked <= 600, "{keys} keys: {parked} rows were written");
+        assert!(*rows <= 900, "{keys} keys: {rows} rows were read");
+        assert!(idle < 5, "{keys} keys: the destination had nothing {idle} times");
+    }
+}
+
+/// Goal: while a destination has no room, what it has is not read back with each answer, to be
+/// refused again. Oracle: after how many answers the topic goes on.
 #[test]
 fn what_waits_for_room_is_read_back_once_half_of_it_is_free() {
     let mut slow = Slow::new();
@@ -216,6 +263,36 @@ fn a_busy_topic_that_fails_is_stopped() {
     slow.bench.at(60_000);
     slow.submit();
     assert!(slow.events.iter().any(|event| matches!(event, Event::TopicBlocked { .. })));
+}
+
+/// Goal: a slow destination that messages name themselves is reported once, and not with each of
+/// its messages. Oracle: the events.
+#[test]
+fn a_slow_destination_that_messages_name_is_reported_once() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    (0..9).for_each(|key| bench.read(&message_for("t", &format!("k{key}"))));
+    let full = |at: &str| PublishError::new(Fault::Broker, FaultScope::Message, at).saturated();
+    for (number, Submission { ticket, .. }) in bench.machine.submissions(9).into_iter().enumerate() {
+        let at = if number % 2 == 0 { "a.example is full" } else { "b.example is full" };
+        bench.machine.receipt(Receipt { ticket, outcome: Err(full(at)) }, 0.5);
+    }
+    let events = bench.machine.take_events();
+    let named = |event: &Event| match event {
+        Event::NamedBusy { reason } => Some(reason.clone()),
+        _ => None,
+    };
+    let named: Vec<_> = events.iter().filter_map(named).collect();
+    assert_eq!(named, ["a.example is full", "b.example is full"]);
+    let is_quiet = |event: &&Event| matches!(event, Event::Postponed(parked) if parked.state == ExceptionState::Retrying);
+    assert_eq!(events.iter().filter(is_quiet).count(), 9);
+    assert!(events.iter().all(|event| !matches!(event, Event::Parked(_)) && !is_of_stop(event)));
+    bench.at(59_999);
+    bench.machine.submissions(9);
+    assert!(bench.machine.take_events().is_empty());
+    bench.at(60_000);
+    bench.machine.submissions(9);
+    let over = bench.machine.take_events();
+    assert!(over.len() == 2 && over.iter().all(|event| matches!(event, Event::NamedNotBusy { .. })));
 }
 
 /// Goal: a destination is not asked before the time that it has named. Oracle: the delay of the

@@ -86,6 +86,7 @@ impl Machine {
     pub(super) fn queue(&mut self, item: Item) {
         let (key, topic, waits) = (item.message.key.clone(), item.message.topic.clone(), item.waits);
         let goes_last = self.goes_last(&item);
+        self.blocks.admitted(topic.as_str());
         let ticket = self.window.push(item);
         if waits {
             let queue = QueueHash::of(topic.as_str(), key.as_ref().map(message::OrderingKey::as_str));
@@ -106,6 +107,12 @@ impl Machine {
     /// asked earlier.
     fn is_known(&self, id: EntryId) -> bool {
         self.readmitted.contains(&id) || self.unstored.is_newer(id)
+    }
+
+    /// Returns the probes of blocked topics that are not in the window.
+    pub(crate) fn probes(&self) -> Vec<EntryId> {
+        let probes = self.blocks.probes().map(|(_, id)| *id);
+        probes.filter(|id| !self.readmitted.contains(id)).collect()
     }
 
     /// Takes in due exceptions: scheduled, retrying, discarded. `uniform` in `0.0..1.0` spreads the
@@ -135,6 +142,7 @@ impl Machine {
                 // the rest.
                 ExceptionState::Retrying
                     if self.blocks.waits_for_probe(exception.entry.topic(), id)
+                        || self.blocks.is_full(exception.entry.topic())
                         || self.blocks.is_paused(exception.entry.topic(), exception.entry.key()) =>
                 {
                     let Exception { entry, attempts, .. } = &exception;
@@ -184,11 +192,6 @@ impl Machine {
     pub(crate) fn pauses(&mut self, paused: Paused) {
         self.requeue |= self.blocks.set_paused(paused);
         self.unstored.answered();
-    }
-
-    /// Returns which held entries to read now.
-    pub(crate) fn held_asks(&mut self) -> Vec<HeldAsk> {
-        self.blocks.asks()
     }
 
     /// Returns where to continue reading queue names: after this queue, or from the start if the
@@ -247,6 +250,8 @@ impl Machine {
         passed: &mut Option<(String, EntryId)>,
     ) -> Read {
         let mut last = EntryId(from.0.saturating_sub(1));
+        let mut share = self.blocks.held.share(queue);
+        let mut topic = None;
         for exception in page.exceptions {
             let (id, entry) = (exception.entry.id, &exception.entry);
             if let Some(unstored) = self.blocks.held.shown(queue, id) {
@@ -269,16 +274,25 @@ impl Machine {
                 // Memory has a newer state.
             } else if self.blocks.passes_suspect(entry.topic(), entry.key(), id) {
                 passed.get_or_insert_with(|| (entry.topic().to_owned(), id));
-            } else if self.blocks.keeps(entry.topic(), entry.key(), id)
-                && !self.blocks.take_witness(entry.topic(), entry.key(), id)
+            } else if (self.blocks.keeps(entry.topic(), entry.key(), id)
+                && !self.blocks.take_witness(entry.topic(), entry.key(), id))
+                || share == Some(0) && self.blocks.leaves_to_next_turn(entry.topic())
             {
                 return Read::StoppedAt(id);
             } else {
+                share = share.map(|left| left.saturating_sub(1));
+                topic = share.map(|_| entry.topic().to_owned());
                 self.readmit(exception, Origin::Held);
             }
             last = id;
         }
-        if page.exhausted { Read::All } else { Read::UpTo(last) }
+        if page.exhausted {
+            return Read::All;
+        }
+        if topic.is_some_and(|topic| self.blocks.leaves_to_next_turn(&topic)) {
+            return Read::StoppedAt(EntryId(last.0.saturating_add(1)));
+        }
+        Read::UpTo(last)
     }
 
     /// Queues the entries that waited until their queue had been read back.

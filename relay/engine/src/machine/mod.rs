@@ -20,6 +20,7 @@
 //!
 //! | file | what it decides |
 //! |---|---|
+//! | `shares.rs` | what is held because its key has more than its share of the window |
 //! | `shared_ids.rs` | whether two entries share an id |
 //! | `intake.rs` | what happens to entries and exceptions that were read |
 //! | `submissions.rs` | what is handed to the publisher, and which queued entries are held after all |
@@ -37,6 +38,7 @@ mod outcomes;
 mod refused;
 mod session;
 mod shared_ids;
+mod shares;
 mod silent;
 mod submissions;
 mod transaction;
@@ -72,6 +74,10 @@ const HELD_SHARE: usize = 4;
 /// scheduled.
 const DUE_SHARE: usize = 4;
 
+/// Divisor of the window: this share belongs to the log, so that held and due entries cannot leave
+/// it nothing together.
+const LOG_SHARE: usize = 4;
+
 /// The state machine of one lease.
 #[derive(Debug)]
 pub struct Machine {
@@ -92,6 +98,9 @@ pub struct Machine {
     /// Whether something was blocked, so that queued entries must be checked again before the next
     /// submission.
     requeue: bool,
+    /// Whether a session has pipelined the messages of a key. Such a broker gets them one by one
+    /// only to find a culprit.
+    is_pipelined: bool,
     silence: Silence,
     silent: Silent,
     read: Read,
@@ -136,6 +145,7 @@ impl Machine {
             stored: cursor,
             session: Session::default(),
             requeue: false,
+            is_pipelined: false,
             silence: Silence::new(settings.silent_after),
             silent: Silent::default(),
             read: Read::default(),
@@ -166,6 +176,7 @@ impl Machine {
     /// Returns whether the window has room for entries of the log.
     fn has_room_in_window(&self) -> bool {
         self.window.has_room(self.blocks.held.is_reading().then_some(HELD_SHARE))
+            || self.window.has_room(None) && self.window.has_room_for_log(LOG_SHARE)
     }
 
     /// Returns whether parked entries, held or due, may be taken in. Each published one adds a

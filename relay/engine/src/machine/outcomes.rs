@@ -177,7 +177,23 @@ impl Machine {
                     due_in,
                     Some(failure),
                 );
+                if error.is_saturated() {
+                    self.postponed(error);
+                }
             }
+        }
+    }
+
+    /// Reports a message that was just parked because the destination that it names had no room.
+    /// The destination is reported once, and not each of its messages.
+    fn postponed(&mut self, error: &PublishError) {
+        let reason = storable(&error.to_string(), ERROR_BYTES_MAX);
+        match self.events.pop() {
+            Some(Event::Parked(parked)) => self.events.push(Event::Postponed(parked)),
+            other => self.events.extend(other),
+        }
+        if self.blocks.named_saturated(&reason, self.silence.now()) {
+            self.events.push(Event::NamedBusy { reason });
         }
     }
 

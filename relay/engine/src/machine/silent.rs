@@ -184,7 +184,10 @@ impl Machine {
             // Avoids a scan of the window, which may be full of other entries.
             return None;
         }
-        self.window.open().find_map(|(_, item)| Some((item.message.topic.clone(), item.in_flight?)))
+        let in_flight =
+            self.window.open().filter_map(|(_, item)| Some((&item.message.topic, item.in_flight?)));
+        let oldest = in_flight.min_by_key(|(_, submitted)| submitted.order())?;
+        Some((oldest.0.clone(), oldest.1))
     }
 
     fn topic_of(&mut self, ticket: Ticket) -> Option<Topic> {
@@ -273,7 +276,7 @@ impl Machine {
                         scope: error.scope(),
                     });
                 }
-                if error.scope() == FaultScope::Message {
+                if error.scope() == FaultScope::Message && !error.is_saturated() {
                     self.topic_answered(message.topic.as_str(), id);
                 }
                 self.is_of_this_message_alone(message.topic.as_str(), id, error);
@@ -412,7 +415,9 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bench::Bench;
+    use message::Receipt;
+
+    use super::super::bench::{Bench, message_for};
     use super::*;
 
     #[test]
@@ -424,6 +429,23 @@ mod tests {
             refused.contains("queue: 2097151 is less than 2097152, twice the window of 1MiB"),
             "{refused}"
         );
+    }
+
+    /// Goal: a destination that had no room for a message has not answered for its topic, however
+    /// late it says so. Oracle: the stopped topics.
+    #[test]
+    fn a_destination_without_room_continues_no_topic_late() {
+        for (is_saturated, blocked_topics) in [(true, 1), (false, 0)] {
+            let mut bench = Bench::new(MaxInFlightPerKey::One);
+            bench.read(&message_for("t", "k"));
+            let ticket = bench.machine.submissions(9)[0].ticket;
+            bench.only_others_are_answered();
+            assert_eq!(bench.machine.load().blocked_topics, 1);
+            let error = PublishError::new(Fault::Broker, FaultScope::Message, "enough others wait");
+            let error = if is_saturated { error.saturated() } else { error };
+            bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
+            assert_eq!(bench.machine.load().blocked_topics, blocked_topics, "{is_saturated}");
+        }
     }
 
     /// Goal: memory does not grow with the number of topics, which is unbounded because their names

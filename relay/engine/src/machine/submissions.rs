@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use message::{MaxInFlightPerKey, Submission, Ticket};
-use outbox_log::{EntryId, ExceptionState};
+use outbox_log::{DueKind, EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
 use crate::amount::Amount;
@@ -18,6 +18,7 @@ impl Machine {
     /// Records that a publisher is connected. Everything unsettled is queued again, in order.
     pub(crate) fn session_started(&mut self, window: MaxInFlightPerKey) {
         self.key_queues = KeyQueues::new(window);
+        self.is_pipelined |= window == MaxInFlightPerKey::Pipelined;
         self.session.start();
         let mut given_up: BTreeMap<_, EntryId> = BTreeMap::new();
         for Unanswered { id, message, .. } in
@@ -124,8 +125,13 @@ impl Machine {
 
     /// Lets busy topics continue if their destinations may have room again.
     fn look_at_busy(&mut self) {
-        let over = self.blocks.look_at_busy(self.silence.now());
+        let Self { window, blocks, .. } = self;
+        let has =
+            |topic: &str| window.open().filter(|(_, item)| item.message.topic.as_str() == topic).count();
+        let over = blocks.look_at_busy(self.silence.now(), has);
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
+        let over = blocks.named_over(self.silence.now());
+        self.events.extend(over.into_iter().map(|reason| Event::NamedNotBusy { reason }));
     }
 
     /// Checks all queued entries again if something was blocked meanwhile, and holds those whose
@@ -159,10 +165,12 @@ impl Machine {
             let key = item.message.key.clone();
             let topic = item.message.topic.clone();
             let was_refused = item.was_refused();
-            if matches!(item.origin, Origin::Due(_)) {
+            if let Origin::Due(kind) = item.origin {
                 match () {
+                    // If a scheduled one were read again later, others of its key could be ahead.
                     () if self.blocks.waits_for_probe(topic.as_str(), id)
-                        || self.blocks.is_paused(topic.as_str(), item.key()) =>
+                        || self.blocks.is_paused(topic.as_str(), item.key())
+                        || kind == DueKind::Scheduled && self.blocks.has_before(item.key(), id) =>
                     {
                         self.park_from_window(ticket, ExceptionState::Held, None, None, None);
                     }

@@ -208,12 +208,15 @@ fn what_became_the_first_of_a_queue_while_it_was_read_is_read_once_stored() {
     blocks.held.stored(&name, id(4));
     blocks.resolve(Some("k"), id(3));
     blocks.block(Some("k"), id(5));
-    assert_eq!(blocks.asks()[0].from, id(4));
+    assert_eq!(blocks.asks(|_| false)[0].from, id(4));
     blocks.hold("t", Some("k"), id(2));
     assert!(!blocks.held.answered(queue, id(4)), "entry 2 stands before the place of the question");
-    assert!(blocks.has_before(Some("k"), id(5)) && blocks.asks().is_empty(), "entry 2 is not stored");
+    assert!(
+        blocks.has_before(Some("k"), id(5)) && blocks.asks(|_| false).is_empty(),
+        "entry 2 is not stored"
+    );
     blocks.held.stored(&name, id(2));
-    assert_eq!(blocks.asks()[0].from, id(2));
+    assert_eq!(blocks.asks(|_| false)[0].from, id(2));
 }
 
 /// While a message of a key is unanswered, no other entry of the key is submitted, whatever its id:
@@ -604,6 +607,32 @@ fn what_is_due_takes_a_quarter_of_the_window_and_leaves_the_rest_to_the_log() {
         bench.cursor();
     }
     assert!(bench.machine.has_room_for_due(DueKind::Retrying), "what left the window makes room");
+}
+
+/// Goal: the log goes on although three slow backlogs have their shares of the window. Oracle: the
+/// room for each.
+#[test]
+fn full_shares_of_all_others_leave_room_to_the_log() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let due =
+        [(DueKind::Retrying, ExceptionState::Retrying), (DueKind::Scheduled, ExceptionState::Scheduled)];
+    let mut id = 0;
+    for (kind, state) in due {
+        while bench.machine.has_room_for_due(kind) {
+            id += 1;
+            bench.machine.due(vec![exception(id, &message_for("t", &id.to_string()), state)], 0.5);
+        }
+    }
+    let queue = QueueName::of("t", Some("held"));
+    bench.machine.blocks.held.load(QueueHash::of_name(&queue), EntryId(100));
+    bench.machine.blocks.held.release(queue);
+    let asks = bench.machine.held_asks();
+    let held = |id| exception(id, &message_for("t", "held"), ExceptionState::Held);
+    let exceptions = (100..100 + settings().window_entries as i64 / 4).map(held).collect();
+    bench.machine.held(&asks, vec![HeldPage { exceptions, exhausted: false }]);
+    assert!(!bench.machine.has_room_for_held());
+    assert!(due.iter().all(|(kind, _)| !bench.machine.has_room_for_due(*kind)));
+    assert!(bench.machine.has_room());
 }
 
 /// Goal: a destination that refuses a message more slowly than silence is found does not keep it

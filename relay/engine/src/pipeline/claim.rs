@@ -212,6 +212,7 @@ impl Claim<'_> {
             asked_at: taken.asked_at,
             renew_interval: self.pipeline.settings.renew_interval(),
             timeout: self.pipeline.settings.lease_ttl,
+            telemetry: self.telemetry,
         };
         Ok(match recovering.run(&taken.cursor).await {
             Ok(Recovery::Done(recovered)) => {

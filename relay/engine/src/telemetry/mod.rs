@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 
 use message::{Fault, Message, OrderingKey, PublishError, Unrouted};
 use metrics::{Counter, Gauge, counter, gauge};
-use outbox_log::{ExceptionState, LogError, RelayName};
+use outbox_log::{ExceptionState, LogError, Parked, RelayName};
 use time::OffsetDateTime;
 use tracing::{debug, debug_span, error, info, warn};
 
@@ -177,6 +177,15 @@ impl Telemetry {
         warn!(relay = %self.relay, "lease lost: another process has taken over, or the database did not answer in time");
     }
 
+    pub(crate) fn not_publishing(&self, messages: usize) {
+        warn!(relay = %self.relay, messages, "the lease may have expired: not publishing");
+    }
+
+    pub(crate) fn stores_last_mark(&self, transaction: u64, changes: usize) {
+        info!(relay = %self.relay, transaction, changes, "the last transaction was committed, but its checkpoint was \
+            not stored; the relay stores it now");
+    }
+
     pub(crate) fn database_failed(&self, failure: &LogError, pause: Duration) {
         counter!("relay_database_failures_total", "relay" => self.label(), "fault" => failure.fault().as_str())
             .increment(1);
@@ -265,12 +274,22 @@ impl Telemetry {
                     }
                 }
                 Event::NotBusy { topic } => info!(relay = %self.relay, topic, "topic no longer busy"),
+                Event::NamedBusy { reason } => {
+                    warn!(relay = %self.relay, "endpoint busy: its messages are retried, others continue: {reason}");
+                }
+                Event::NamedNotBusy { reason } => {
+                    info!(relay = %self.relay, "endpoint no longer busy; a minute ago: {reason}");
+                }
+                Event::Postponed(parked) => {
+                    self.parked(&parked);
+                    let Parked { message_id, topic, attempts, .. } = &*parked;
+                    let (key, failure) = (parked.key.as_deref(), parked.error.as_deref().unwrap_or_default());
+                    debug!(relay = %self.relay, message_id, topic, key, attempts,
+                        due_in = ?parked.due_in.unwrap_or_default(), "will be retried: {failure}");
+                }
                 Event::Parked(parked) => {
+                    self.parked(&parked);
                     let state = parked.state;
-                    let cause = parked.fault.map_or("none", Fault::as_str);
-                    counter!("relay_parked_total", "relay" => self.label(), "state" => state.as_str(),
-                        "cause" => cause)
-                    .increment(1);
                     let (message_id, topic, attempts) = (&parked.message_id, &parked.topic, parked.attempts);
                     let key = parked.key.as_deref();
                     let failure = parked.error.as_deref().unwrap_or_default();
@@ -298,6 +317,13 @@ impl Telemetry {
                 }
             }
         }
+    }
+
+    /// Counts an entry that was parked.
+    fn parked(&self, parked: &Parked) {
+        let cause = parked.fault.map_or("none", Fault::as_str);
+        counter!("relay_parked_total", "relay" => self.label(), "state" => parked.state.as_str(), "cause" => cause)
+            .increment(1);
     }
 
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating point; counts stay far below 2^52")]

@@ -28,7 +28,7 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "relay_busy_total",
         &["relay", "topic"],
-        "messages that had to wait because their destination takes them more slowly than they come",
+        "messages that were given to their destination and had to wait, because it takes them more slowly than they come",
     ),
     Metric::histogram(
         "relay_publish_seconds",

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::mark::Mark;
 use crate::machine::TransactionCheckpoint;
+use crate::telemetry::Telemetry;
 
 /// The starting point of a leader that publishes in transactions.
 #[derive(Debug)]
@@ -53,6 +54,7 @@ pub(crate) struct Recovering<'a> {
     pub(crate) asked_at: Instant,
     pub(crate) renew_interval: Duration,
     pub(crate) timeout: Duration,
+    pub(crate) telemetry: &'a Telemetry,
 }
 
 impl Recovering<'_> {
@@ -151,13 +153,9 @@ impl Recovering<'_> {
         if let Some(doubt) = self.checkpointer.doubt(&checkpoint.cursor, last_read).await? {
             return Err(lost(known.number, &doubt));
         }
-        let transaction = Some(BrokerTransaction { number: known.number + 1, ..known });
-        let cursor = Cursor { transaction, ..checkpoint.cursor };
-        tracing::info!(
-            transaction = cursor.transaction.as_ref().map(|transaction| transaction.number),
-            changes = checkpoint.changes.len(),
-            "the last transaction was committed, but its checkpoint was not stored; the relay stores it now"
-        );
+        let number = known.number + 1;
+        let cursor = Cursor { transaction: Some(BrokerTransaction { number, ..known }), ..checkpoint.cursor };
+        self.telemetry.stores_last_mark(number, checkpoint.changes.len());
         match self.checkpointer.checkpoint(self.lease.epoch, &cursor, &checkpoint.changes).await? {
             Fenced::Held => Ok(Recovery::Again),
             Fenced::Lost => Ok(Recovery::LeaseLost),

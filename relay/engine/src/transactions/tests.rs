@@ -20,6 +20,7 @@ use super::commits::Commits;
 use super::mark::Mark;
 use super::recovery::{Continued, Recovered, Recovering, Recovery};
 use crate::machine::{Checkpoint, TransactionCheckpoint};
+use crate::telemetry::Telemetry;
 
 const EPOCH: i64 = 9;
 
@@ -156,6 +157,7 @@ async fn recover_in(
         asked_at: Instant::now(),
         renew_interval: ttl / 3,
         timeout: ttl,
+        telemetry: &Telemetry::new(&RelayName::new("orders").unwrap(), "", "", 1),
     };
     let outcome = recovering.run(cursor).await;
     let done = done.lock().unwrap().clone();

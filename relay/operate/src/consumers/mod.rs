@@ -1,6 +1,7 @@
 //! The state of consumers: according to their inboxes, and of those of this process.
 
 mod own;
+mod untaken;
 
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use time::OffsetDateTime;
 use crate::cause::Cause;
 use crate::error::{OperateError, OperateErrorKind};
 use crate::operator::{Operator, Role};
-use crate::places::{InboxPlace, Places};
+use crate::places::{InboxPlace, OutboxPlace, Places};
 use crate::status::{Count, Symptom, Wait};
 use crate::turns::in_turns;
 
 pub use own::{OwnConsumer, OwnState, OwnWait, waits_for};
+pub use untaken::Untaken;
 
 /// One consumer.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,15 +33,17 @@ pub struct ConsumerLine {
     pub has_started: bool,
     /// The most frequent error of its open dead letters, apart from held ones.
     pub cause: Option<Cause>,
+    /// A message that was published for it and that it does not know, while it applies nothing.
+    pub untaken: Option<Untaken>,
 }
 
 impl ConsumerLine {
     /// Returns what waits at the consumer, most severe first.
     #[must_use]
     pub fn waits(&self) -> Vec<Wait> {
-        let Some(activity) = &self.activity else { return Vec::new() };
+        let mut waits: Vec<Wait> = self.untaken.iter().map(Untaken::wait).collect();
+        let Some(activity) = &self.activity else { return waits };
         let letters_are_at_least = self.letters_are_at_least();
-        let mut waits = Vec::new();
         let mut add = |symptom, number: u64, since: Option<OffsetDateTime>, one: &str, several: &str| {
             if number == 0 {
                 return;
@@ -90,7 +94,8 @@ fn letters(activity: &Activity) -> u64 {
 const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Returns the work of the consumers of all inboxes within the last hour, the waiting messages, and
-/// the errors of unreachable databases. Cancel-safe.
+/// the errors of unreachable databases. Where the places have outboxes, also a message that was
+/// published for a consumer that takes nothing. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.
@@ -100,7 +105,10 @@ pub async fn consumers(
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
-    let looks = places.inboxes.iter().map(of_place).collect();
+    let mut looks = Vec::with_capacity(places.inboxes.len());
+    for place in &places.inboxes {
+        looks.push(of_place(place, &places.outboxes));
+    }
     for (place, found) in places.inboxes.iter().zip(in_turns(looks).await) {
         match found {
             Ok(found) => lines.extend(found),
@@ -116,7 +124,7 @@ pub async fn consumers(
 }
 
 /// Returns the consumers of an inbox.
-async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError> {
+async fn of_place(place: &InboxPlace, outboxes: &[OutboxPlace]) -> Result<Vec<ConsumerLine>, OperateError> {
     let all = place.database.activity(PERIOD).await?;
     let activities: Vec<(String, Option<Activity>)> = match &place.consumer {
         Some(name) => {
@@ -131,6 +139,8 @@ async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError>
             Some(activity) if activity.dead > 0 => cause(place, &consumer, letters(activity)).await?,
             _ => None,
         };
+        let last_applied_at = activity.as_ref().and_then(|activity| activity.last_applied_at);
+        let untaken = untaken::find(place, last_applied_at, outboxes).await?;
         lines.push(ConsumerLine {
             consumer,
             location: place.location.clone(),
@@ -138,6 +148,7 @@ async fn of_place(place: &InboxPlace) -> Result<Vec<ConsumerLine>, OperateError>
             remembers_from: place.database.remembers_from(),
             has_started: place.database.has_memory(),
             cause,
+            untaken,
         });
     }
     Ok(lines)
@@ -180,10 +191,11 @@ mod tests {
             remembers_from: now,
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let waits = line.waits();
         let told: Vec<String> = waits.iter().map(Wait::told).collect();
-        assert_eq!(told[0], "12 dead letters are open: requeue or discard them, for 1m30s");
+        assert_eq!(told[0], "12 dead letters are open, for 1m30s: requeue or discard them");
         assert_eq!(told[1], "1 message failed and will be retried");
         assert!(!waits[0].passes && waits[1].passes);
         let text = String::from("the amount is negative");
@@ -209,6 +221,7 @@ mod tests {
                 remembers_from: OffsetDateTime::now_utc(),
                 has_started: true,
                 cause: None,
+                untaken: None,
             };
             let waits = line.waits();
             waits.iter().map(|wait| (wait.told(), wait.needs_operator())).collect::<Vec<_>>()

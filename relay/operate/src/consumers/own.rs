@@ -185,28 +185,28 @@ mod tests {
         for (own, told_before, is_grave) in [
             (
                 stalled(NotConnected, 90, vec![refused()]),
-                "this process applies nothing: it waits for the broker: connection refused, for 1m30s",
+                "this process applies nothing, for 1m30s: it waits for the broker: connection refused",
                 true,
             ),
             (
                 stalled(Connected, 45, vec![wait(WaitReason::Outage, 44, Some("mail is away"))]),
-                "this process applies nothing: it waits for the end of an outage: mail is away, for 45s",
+                "this process applies nothing, for 45s: it waits for the end of an outage: mail is away",
                 true,
             ),
             (
                 stalled(Connected, 300, vec![wait(WaitReason::Handler, 300, None)]),
-                "this process applies nothing: it waits for the end of a handler, for 5m",
+                "this process applies nothing, for 5m: it waits for the end of a handler",
                 false,
             ),
             (
                 stalled(Ended(Duration::from_secs(8)), 8, Vec::new()),
-                "this process applies nothing: its consumer has ended; the service's log says why, for 8s",
+                "this process applies nothing, for 8s: its consumer has ended; the service's log says why",
                 true,
             ),
             (
                 stalled(Blocked, 61, vec![wait(WaitReason::Handler, 61, None)]),
-                "this process applies nothing: a handler has blocked its thread, or its consumer was aborted; \
-                 restart the service, for 1m1s",
+                "this process applies nothing, for 1m1s: a handler has blocked its thread, or its consumer was aborted; \
+                 restart the service",
                 true,
             ),
         ] {

@@ -42,25 +42,13 @@ pub struct DoctorOptions {
 }
 
 impl DoctorOptions {
-    /// Sets the additional topics to check.
-    #[must_use]
-    pub fn topics(mut self, topics: BTreeSet<String>) -> Self {
-        self.topics = topics;
-        self
-    }
-
-    /// Sets the expected number of partitions of each topic.
-    #[must_use]
-    pub fn partitions(mut self, partitions: BTreeMap<String, usize>) -> Self {
-        self.partitions = partitions;
-        self
-    }
-
-    /// Sets the names of the roles.
-    #[must_use]
-    pub fn roles(mut self, roles: facts::RoleNames) -> Self {
-        self.roles = roles;
-        self
+    message::setters! {
+        /// Sets the additional topics to check.
+        topics: BTreeSet<String>,
+        /// Sets the expected number of partitions of each topic.
+        partitions: BTreeMap<String, usize>,
+        /// Sets the names of the roles.
+        roles: facts::RoleNames,
     }
 }
 

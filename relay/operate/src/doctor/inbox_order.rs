@@ -23,7 +23,8 @@ fn compare(subject: &str, numbers: LetterNumbers) -> Finding {
     let name = "inbox-order";
     let LetterNumbers { last, largest } = numbers;
     let Some(last) = last else {
-        let remedy = "run the output of relay migrate roles: it grants SELECT on inbox_dead_letter_seq_seq";
+        let remedy = "GRANT outbox_observer TO this user; if it has that role, run the output of relay migrate \
+                      roles, which grants it SELECT on inbox_dead_letter_seq_seq";
         return Finding::unknown(
             name,
             subject,

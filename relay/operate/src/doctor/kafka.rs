@@ -111,7 +111,7 @@ fn partitions(subject: &str, facts: &TopicFacts, recorded: Option<usize>) -> Fin
             subject,
             format!("{count}, no number is recorded"),
             format!(
-                "record the number: run this command with --partitions {}={count}",
+                "record the number: run relay doctor with --partitions {}={count}",
                 subject.trim_start_matches("topic ")
             ),
         ),

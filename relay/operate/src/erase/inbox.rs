@@ -8,10 +8,10 @@ use ::inbox::{
 use uuid::Uuid;
 
 use super::report::ErasedPart;
-use super::{Erasing, SELECTION};
+use super::{Erasing, Goals, SELECTION};
 use crate::error::OperateError;
 use crate::operator::Signed;
-use crate::places::{InboxPlace, Places};
+use crate::places::InboxPlace;
 
 /// Maximum messages or dead letters of one transaction.
 const AT_ONCE: usize = 100;
@@ -31,15 +31,18 @@ impl Chosen {
 }
 
 /// Returns one place of each database: the configuration may name one for several consumers.
-pub(super) fn databases(places: &Places) -> Vec<&InboxPlace> {
+pub(super) fn databases<'a>(inboxes: impl IntoIterator<Item = &'a InboxPlace>) -> Vec<&'a InboxPlace> {
     let mut known = BTreeSet::new();
-    places.inboxes.iter().filter(|place| known.insert(place.location.as_str())).collect()
+    inboxes.into_iter().filter(|place| known.insert(place.location.as_str())).collect()
 }
 
 impl Erasing<'_> {
-    /// Erases the dead letters of the key, with the results of their messages.
-    pub(super) async fn letters(&mut self, places: &Places) {
-        for place in databases(places) {
+    /// Erases the dead letters of the key in the inboxes that apply messages of the chosen
+    /// pipelines, with the results of their messages.
+    pub(super) async fn letters(&mut self, goals: &Goals<'_>) {
+        let is_chosen =
+            |inbox: &&InboxPlace| goals.pipelines.iter().any(|pipeline| inbox.is_of(pipeline.name.as_str()));
+        for place in databases(goals.places.inboxes.iter().filter(is_chosen)) {
             let mut part = ErasedPart::new(&place.location, "dead letters");
             let mut results = ErasedPart::new(&place.location, "results");
             let mut walked = Ok(());

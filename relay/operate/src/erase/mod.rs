@@ -35,7 +35,7 @@ use crate::error::OperateError;
 use crate::named_tables::NamedTables;
 use crate::note::note;
 use crate::operator::{Operator, Role, Signed};
-use crate::places::{OutboxPlace, Places};
+use crate::places::{InboxAway, OutboxPlace, Places};
 use crate::settings::PipelineConfig;
 use crate::tables::Tables;
 pub use report::{ErasedPart, ErasureReport};
@@ -64,9 +64,11 @@ pub struct Subject {
 
 /// Where to erase.
 pub struct Goals<'a> {
-    /// The outboxes of all configured pipelines, and the inboxes.
+    /// The outboxes of all configured pipelines, and all configured inboxes: where several
+    /// pipelines read one outbox, its rows lead to results in the inboxes of all of them.
     pub places: &'a Places,
-    /// The pipelines in whose outboxes to erase, and whose audits record it.
+    /// The pipelines in whose outboxes to erase, and whose audits record it. Dead letters go in the
+    /// inboxes that apply their messages.
     pub pipelines: &'a [PipelineConfig],
     /// All pipelines of the configuration. Each may have to publish what others have published.
     pub configured: &'a [PipelineConfig],
@@ -97,6 +99,8 @@ struct Erasing<'a> {
     progress: &'a (dyn Fn(u64) + Sync),
     /// Inboxes and messages whose results a look has counted already.
     counted: BTreeSet<(String, Uuid)>,
+    /// The relays of the logs that were walked.
+    readers: BTreeSet<RelayName>,
     report: ErasureReport,
 }
 
@@ -151,16 +155,7 @@ pub async fn look(
     operator.permit(Role::Viewer, "view messages")?;
     subject.check()?;
     let stop = CancellationToken::new();
-    let erasing = Erasing {
-        subject,
-        signed: None,
-        decision: Uuid::nil(),
-        stop: &stop,
-        progress,
-        counted: BTreeSet::new(),
-        report: ErasureReport::new(true, &goals.places.away),
-    };
-    Ok(erasing.run(goals).await)
+    Ok(Erasing::new(subject, None, &stop, progress).run(goals).await)
 }
 
 /// Erases what is stored of a subject, until everything is done or `stop` is cancelled: then the
@@ -187,11 +182,7 @@ pub async fn erase(
     for log in &logs {
         note(log.first, signed, "erase", &subject.told()).await?;
     }
-    let report = ErasureReport::new(false, &goals.places.away);
-    let decision = Uuid::now_v7();
-    let counted = BTreeSet::new();
-    let erasing = Erasing { subject, signed: Some(signed), decision, stop, progress, counted, report };
-    let mut report = erasing.run(goals).await;
+    let mut report = Erasing::new(subject, Some(signed), stop, progress).run(goals).await;
     for log in logs {
         let done = format!("{}: {}", subject.told(), report.told());
         if let Err(error) = note(log.first, signed, "erased", &done).await {
@@ -226,9 +217,27 @@ fn location(pipeline: &PipelineConfig) -> String {
     location.unwrap_or_else(|_| pipeline.name.to_string())
 }
 
-impl Erasing<'_> {
+impl<'a> Erasing<'a> {
+    fn new(
+        subject: &'a Subject,
+        signed: Option<&'a Signed>,
+        stop: &'a CancellationToken,
+        progress: &'a (dyn Fn(u64) + Sync),
+    ) -> Self {
+        Self {
+            subject,
+            signed,
+            decision: signed.map_or_else(Uuid::nil, |_| Uuid::now_v7()),
+            stop,
+            progress,
+            counted: BTreeSet::new(),
+            readers: BTreeSet::new(),
+            report: ErasureReport::new(signed.is_none()),
+        }
+    }
+
     async fn run(mut self, goals: &Goals<'_>) -> ErasureReport {
-        self.letters(goals.places).await;
+        self.letters(goals).await;
         for log in logs(goals) {
             let is_first = |place: &&OutboxPlace| place.pipeline == log.first.name;
             if let Some(place) = goals.places.outboxes.iter().find(is_first) {
@@ -240,8 +249,22 @@ impl Erasing<'_> {
                 self.stores(tables).await;
             }
         }
+        self.tell_away(goals);
         self.report.stopped = self.stop.is_cancelled();
         self.report
+    }
+
+    /// Reports the places that do not answer, without inboxes that have nothing to do with the
+    /// chosen pipelines, nor with the others that read their logs.
+    fn tell_away(&mut self, goals: &Goals<'_>) {
+        self.readers.extend(goals.pipelines.iter().map(|pipeline| pipeline.name.clone()));
+        let inboxes = &goals.places.inboxes_away;
+        for error in &goals.places.away {
+            let is_beside = |away: &InboxAway| away.error == *error && !away.is_of_any(&self.readers);
+            if !inboxes.iter().any(is_beside) {
+                self.report.fail(error.clone());
+            }
+        }
     }
 
     /// Returns whether nothing is changed.

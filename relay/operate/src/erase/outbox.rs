@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use super::inbox::databases;
 use super::report::ErasedPart;
-use super::unapplied::{NOT_APPLIED, is_awaited};
+use super::unapplied::{NOT_APPLIED, Published, awaited};
 use super::{Erasing, Log, SELECTION};
 use crate::error::{OperateError, OperateErrorKind};
-use crate::places::{OutboxPlace, Places};
+use crate::places::{InboxAway, OutboxPlace, Places};
 
 /// The states of messages that may still be published, and of those that their relay has still to
 /// remove.
@@ -26,6 +26,9 @@ const COUNTED: [ExceptionState; 5] = [
     ExceptionState::Discarded,
 ];
 
+/// Why rows stay whose results cannot be reached: nothing else leads to them.
+const INBOX_AWAY: &str = "an inbox does not answer";
+
 /// A relay of a log, and its progress.
 struct Reader {
     name: RelayName,
@@ -36,8 +39,10 @@ impl Erasing<'_> {
     /// Erases the messages of a log, and their results in inboxes.
     pub(super) async fn log(&mut self, place: &OutboxPlace, log: &Log<'_>, places: &Places) {
         let mut part = ErasedPart::new(place.pipeline.as_str(), "messages");
-        let mut results: Vec<ErasedPart> =
-            databases(places).iter().map(|inbox| ErasedPart::new(&inbox.location, "results")).collect();
+        let mut results: Vec<ErasedPart> = databases(&places.inboxes)
+            .iter()
+            .map(|inbox| ErasedPart::new(&inbox.location, "results"))
+            .collect();
         let walked = self.walk_log(place, log, places, &mut part, &mut results).await;
         self.report.add(part);
         for part in results {
@@ -59,6 +64,7 @@ impl Erasing<'_> {
         // With a tenant, only results are erased and no rows of the log.
         let has_rows = self.subject.tenant.is_none();
         let readers = readers(place, log, places).await?;
+        self.readers.extend(readers.iter().map(|reader| reader.name.clone()));
         let discarded = if self.subject.discard && has_rows {
             self.discard_dead(place, &readers, part).await?
         } else {
@@ -81,7 +87,9 @@ impl Erasing<'_> {
         }
         if has_rows {
             self.erase_copies(place, own, &discarded, part).await?;
-            self.count_parked(place, &readers, part).await?;
+            for state in COUNTED {
+                self.count_parked(place, &readers, state, part).await?;
+            }
         }
         Ok(())
     }
@@ -103,22 +111,22 @@ impl Erasing<'_> {
         let may_go: Vec<EntryName> =
             entries.iter().map(SelectedEntry::name).filter(|name| !kept.contains_key(name)).collect();
         let messages: Vec<Uuid> = may_go.iter().map(|name| name.message_id).collect();
-        for (inbox, results) in databases(places).into_iter().zip(results) {
+        for (inbox, results) in databases(&places.inboxes).into_iter().zip(results) {
             results.erased += self.results(inbox, &messages).await?;
         }
         if !has_rows {
             return Ok(());
         }
-        for (name, why) in kept {
-            if self.subject.discard && self.is_look() && why == ExceptionState::Dead.as_str() {
-                part.erased += u64::from(name.message_id != Uuid::nil());
-                part.discarded += 1;
-            } else {
-                part.leave(why, 1);
-            }
+        kept.into_values().for_each(|why| part.leave(why, 1));
+        let has_results_elsewhere =
+            |away: &InboxAway| away.is_of_any(readers.iter().map(|reader| &reader.name));
+        if places.inboxes_away.iter().any(has_results_elsewhere) {
+            part.leave(INBOX_AWAY, may_go.len() as u64);
+            return Ok(());
         }
         let Some(signed) = self.signed else {
-            part.erased += may_go.len() as u64;
+            // A row without a valid id cannot be named.
+            part.erased += may_go.iter().filter(|name| !name.message_id.is_nil()).count() as u64;
             return Ok(());
         };
         let erasure = Erasure { signature: signed.signature(None), decision: self.decision };
@@ -138,7 +146,7 @@ impl Erasing<'_> {
         entries: &[SelectedEntry],
     ) -> Result<BTreeMap<EntryName, &'static str>, OperateError> {
         let mut kept = BTreeMap::new();
-        let mut published: BTreeMap<EntryName, Vec<&RelayName>> = BTreeMap::new();
+        let mut passed: BTreeMap<EntryName, Vec<&RelayName>> = BTreeMap::new();
         let named: Vec<EntryName> = entries.iter().map(SelectedEntry::name).collect();
         for (number, reader) in readers.iter().enumerate() {
             let others = if number > 0 { rows(place, reader, &named).await? } else { Vec::new() };
@@ -150,17 +158,24 @@ impl Erasing<'_> {
                         *known = why;
                     }
                 } else if matches!(entry.standing, Standing::Published | Standing::Edited) {
-                    published.entry(entry.name()).or_default().push(&reader.name);
+                    passed.entry(entry.name()).or_default().push(&reader.name);
                 }
             }
         }
-        for entry in entries.iter().filter(|_| !self.subject.unapplied) {
-            if let Some(relays) = published.get(&entry.name())
-                && !kept.contains_key(&entry.name())
-                && is_awaited(places, entry, relays).await?
-            {
-                kept.insert(entry.name(), NOT_APPLIED);
+        if self.would_discard() {
+            kept.retain(|_, why| *why != ExceptionState::Dead.as_str());
+        }
+        if self.subject.unapplied {
+            return Ok(kept);
+        }
+        let mut published = Vec::new();
+        for entry in entries.iter().filter(|entry| !kept.contains_key(&entry.name())) {
+            if let Some(relays) = passed.remove(&entry.name()) {
+                published.push(Published { entry, relays });
             }
+        }
+        for name in awaited(places, &published).await? {
+            kept.insert(name, NOT_APPLIED);
         }
         Ok(kept)
     }
@@ -220,41 +235,51 @@ impl Erasing<'_> {
         Ok(())
     }
 
-    /// Counts parked messages whose rows are no longer in the log, and discarded ones, whose
-    /// exceptions name the key until their relay removes them.
+    /// Counts parked messages in a state whose rows are no longer in the log, and discarded ones,
+    /// whose exceptions name the key until their relay removes them. A message that several relays
+    /// have parked is one.
     async fn count_parked(
         &self,
         place: &OutboxPlace,
         readers: &[Reader],
+        state: ExceptionState,
         part: &mut ErasedPart,
     ) -> Result<(), OperateError> {
+        // An erasure discards them first.
+        let would_discard = self.would_discard() && state == ExceptionState::Dead;
+        let (mut parked, mut without_row) = (BTreeSet::new(), BTreeSet::new());
         for reader in readers {
             let mut desk = place.log.desk(&reader.name);
-            for state in COUNTED {
-                let mut query = self.parked(state);
-                loop {
-                    let slice = desk.parked(&query).await?;
-                    let chosen: Vec<ChosenEntry> = slice.entries.iter().map(ChosenEntry::from).collect();
-                    let names: Vec<EntryName> = chosen.iter().filter_map(name).collect();
-                    let counted = if state == ExceptionState::Discarded {
-                        chosen.len() as u64
-                    } else {
-                        beside(place, reader, &names).await?.len() as u64
-                    };
-                    if self.subject.discard && self.is_look() && state == ExceptionState::Dead {
-                        part.erased += counted;
-                        part.discarded += counted;
-                    } else {
-                        part.leave(state.as_str(), counted);
-                    }
-                    match slice.next {
-                        Some(next) => query.after = next,
-                        None => break,
-                    }
+            let mut query = self.parked(state);
+            loop {
+                let slice = desk.parked(&query).await?;
+                let chosen: Vec<ChosenEntry> = slice.entries.iter().map(ChosenEntry::from).collect();
+                let names: Vec<EntryName> = chosen.iter().filter_map(name).collect();
+                if state != ExceptionState::Discarded {
+                    without_row.extend(beside(place, reader, &names).await?);
+                }
+                parked.extend(chosen.into_iter().map(|entry| (entry.id, entry.message_id)));
+                match slice.next {
+                    Some(next) => query.after = next,
+                    None => break,
                 }
             }
         }
+        if would_discard {
+            part.erased += without_row.len() as u64;
+            part.discarded += parked.len() as u64;
+            part.leave(ExceptionState::Discarded.as_str(), parked.len() as u64);
+        } else if state == ExceptionState::Discarded {
+            part.leave(state.as_str(), parked.len() as u64);
+        } else {
+            part.leave(state.as_str(), without_row.len() as u64);
+        }
         Ok(())
+    }
+
+    /// Returns whether this is a look at an erasure that discards dead messages first.
+    fn would_discard(&self) -> bool {
+        self.subject.discard && self.is_look()
     }
 
     fn parked(&self, state: ExceptionState) -> ParkedQuery {

@@ -58,9 +58,8 @@ impl ErasedPart {
 }
 
 impl ErasureReport {
-    pub(super) fn new(dry_run: bool, away: &[OperateError]) -> Self {
-        let errors = away.to_vec();
-        Self { dry_run, erased: 0, left: 0, parts: Vec::new(), stopped: false, errors }
+    pub(super) fn new(dry_run: bool) -> Self {
+        Self { dry_run, erased: 0, left: 0, parts: Vec::new(), stopped: false, errors: Vec::new() }
     }
 
     /// Adds a part, unless it has no rows.
@@ -105,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_is_left_or_unanswered_is_never_reported_as_erased() {
-        let mut report = ErasureReport::new(false, &[]);
+        let mut report = ErasureReport::new(false);
         report.add(ErasedPart::new("orders", "messages"));
         assert!(report.is_whole() && report.parts.is_empty());
         assert_eq!(report.told(), "nothing erased, 0 left");
@@ -119,7 +118,8 @@ mod tests {
         report.add(part);
         assert!(!report.is_whole());
         assert_eq!((report.erased, report.left), (4, 2));
-        let mut away = ErasureReport::new(false, &[OperateError::refused("away", "")]);
+        let mut away = ErasureReport::new(false);
+        away.fail(OperateError::refused("away", ""));
         assert!(!away.is_whole());
         away.add(ErasedPart { erased: 1, ..ErasedPart::new("bills", "sagas") });
         assert_eq!(away.told(), "1 sagas erased, 0 left, and not every database answered");

@@ -1,10 +1,11 @@
 //! Published messages that a consumer has still to apply. Their rows stay: a result that is stored
 //! later would not be found without them.
 
-use ::inbox::{Known, KnownState};
+use std::collections::BTreeSet;
+
 use message::MessageId;
 use outbox_log::RelayName;
-use outbox_log::entries::SelectedEntry;
+use outbox_log::entries::{EntryName, SelectedEntry};
 use uuid::Uuid;
 
 use crate::error::OperateError;
@@ -13,24 +14,38 @@ use crate::places::{InboxPlace, OutboxPlace, Places};
 /// Why a row stays.
 pub(super) const NOT_APPLIED: &str = "not applied yet";
 
-/// Returns whether a configured consumer has still to apply a message that these relays have
-/// published: it applies the topic, has not seen the message, and would still accept it.
-pub(super) async fn is_awaited(
+/// A message, and the relays that have published it.
+pub(super) struct Published<'a> {
+    pub(super) entry: &'a SelectedEntry,
+    pub(super) relays: Vec<&'a RelayName>,
+}
+
+/// Returns the messages that a configured consumer has still to apply: it applies the topic, has
+/// not seen the message, and would still accept it. One statement for each inbox.
+pub(super) async fn awaited(
     places: &Places,
-    entry: &SelectedEntry,
-    relays: &[&RelayName],
-) -> Result<bool, OperateError> {
+    published: &[Published<'_>],
+) -> Result<BTreeSet<EntryName>, OperateError> {
+    let mut awaited = BTreeSet::new();
     for inbox in &places.inboxes {
-        if is_due(inbox, places, entry, relays) && !is_settled(inbox, entry.message_id).await? {
-            return Ok(true);
+        let due = published.iter().filter(|message| is_due(inbox, places, message));
+        let due: BTreeSet<EntryName> = due.map(|message| message.entry.name()).collect();
+        if due.is_empty() {
+            continue;
         }
+        let ids: Vec<Uuid> = due.iter().map(|name| name.message_id).collect();
+        // A dead letter leads to the result of its message.
+        let settled = inbox.database.settled(&ids, inbox.consumer.as_ref()).await?;
+        let settled: BTreeSet<Uuid> = settled.into_iter().collect();
+        awaited.extend(due.into_iter().filter(|name| !settled.contains(&name.message_id)));
     }
-    Ok(false)
+    Ok(awaited)
 }
 
 /// Expects messages in an inbox as `relay verify` does: nothing is due in one that no consumer has
 /// opened.
-fn is_due(inbox: &InboxPlace, places: &Places, entry: &SelectedEntry, relays: &[&RelayName]) -> bool {
+fn is_due(inbox: &InboxPlace, places: &Places, message: &Published<'_>) -> bool {
+    let Published { entry, relays } = message;
     let publishes = |outbox: &OutboxPlace| {
         relays.contains(&&outbox.pipeline)
             && inbox.is_of(outbox.pipeline.as_str())
@@ -41,16 +56,4 @@ fn is_due(inbox: &InboxPlace, places: &Places, entry: &SelectedEntry, relays: &[
         && inbox.database.has_memory()
         && made_at.is_ok_and(|at| at >= inbox.database.remembers_from())
         && places.outboxes.iter().any(publishes)
-}
-
-/// Returns whether a consumer has applied a message for any tenant, or has it among its dead
-/// letters, which lead to its result.
-async fn is_settled(inbox: &InboxPlace, id: Uuid) -> Result<bool, OperateError> {
-    let is_its = |consumer: &str| inbox.consumer.as_ref().is_none_or(|name| name.as_str() == consumer);
-    let is_done = |known: &Known| is_its(&known.consumer) && !matches!(known.state, KnownState::Retrying(_));
-    if inbox.database.known(id).await?.iter().any(is_done) {
-        return Ok(true);
-    }
-    let letters = inbox.database.letters_of(id, inbox.consumer.as_ref()).await?;
-    Ok(!letters.is_empty())
 }

@@ -43,25 +43,13 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Sets the maximum number of messages per second.
-    #[must_use]
-    pub fn rate(mut self, rate: Option<NonZeroU32>) -> Self {
-        self.rate = rate;
-        self
-    }
-
-    /// Sets the token that stops the replay.
-    #[must_use]
-    pub fn stop(mut self, stop: CancellationToken) -> Self {
-        self.stop = stop;
-        self
-    }
-
-    /// Sets the form by which the replay begins.
-    #[must_use]
-    pub fn form(mut self, form: Option<Uuid>) -> Self {
-        self.form = form;
-        self
+    message::setters! {
+        /// Sets the maximum number of messages per second.
+        rate as Option<NonZeroU32>,
+        /// Sets the token that stops the replay.
+        stop: CancellationToken,
+        /// Sets the form by which the replay begins.
+        form as Option<Uuid>,
     }
 }
 

@@ -77,10 +77,11 @@ impl Follower {
         &mut self.book
     }
 
-    /// Reads what is new in the outboxes, each for at most this long. Returns those that do not
-    /// answer: what was known of them stays. Cancel-safe: what was read by then is known.
+    /// Reads what is new in the outboxes, for at most this long. Returns those that do not answer:
+    /// what was known of them stays. Cancel-safe: what was read by then is known.
     pub async fn look(&mut self, places: &Places, limit: Duration) -> Vec<Unread> {
         let now = Instant::now();
+        let until = now + limit;
         let has_logins = self.has_logins;
         let read = |place: &OutboxPlace| {
             let known = self.places.get(&place.pipeline).cloned();
@@ -89,13 +90,20 @@ impl Follower {
             let place = place.clone();
             async move {
                 let actions = ACTIONS.into_iter().filter(|action| has_logins || *action != LOGIN);
-                let read = tokio::time::timeout(limit, lines_of(&place, actions, &known)).await;
-                Read { pipeline: place.pipeline, known, lines: read.unwrap_or_else(|_| Err(late(limit))) }
+                // Its turn may come only when others have taken all of the time.
+                let is_asked = Instant::now() < until;
+                let lines = if is_asked {
+                    tokio::time::timeout_at(until, lines_of(&place, actions, &known)).await.ok()
+                } else {
+                    None
+                };
+                let lines = lines.unwrap_or_else(|| Err(late(limit)));
+                Read { pipeline: place.pipeline, known, is_asked, lines }
             }
         };
         let looked = in_turns(places.outboxes.iter().map(read).collect()).await;
         let mut unread = Vec::new();
-        for Read { pipeline, mut known, lines } in looked {
+        for Read { pipeline, mut known, is_asked, lines } in looked {
             match lines {
                 Ok(lines) => {
                     for Lines { action, found, is_cut } in lines {
@@ -103,13 +111,13 @@ impl Follower {
                         known.settled.insert(action, settled(&found, known.settled(action)));
                         if is_cut {
                             let error = cut(action).about(&pipeline);
-                            unread.push(Unread { error, pipeline: pipeline.clone(), is_cut });
+                            unread.push(Unread { error, pipeline: pipeline.clone(), is_cut, is_asked });
                         }
                     }
                     self.places.insert(pipeline, known);
                 }
                 Err(error) => {
-                    unread.push(Unread { error: error.about(&pipeline), pipeline, is_cut: false });
+                    unread.push(Unread { error: error.about(&pipeline), pipeline, is_cut: false, is_asked });
                 }
             }
         }
@@ -122,6 +130,7 @@ impl Follower {
 struct Read {
     pipeline: RelayName,
     known: Position,
+    is_asked: bool,
     lines: Result<Vec<Lines>, OperateError>,
 }
 
@@ -134,6 +143,8 @@ pub struct Unread {
     pub error: OperateError,
     /// Whether the latest lines were read, and only earlier ones are missing.
     pub is_cut: bool,
+    /// Whether it was asked at all: others may have taken the time.
+    pub is_asked: bool,
 }
 
 fn late(limit: Duration) -> OperateError {
@@ -182,14 +193,15 @@ async fn lines(place: &OutboxPlace, action: &'static str, mut above: i64) -> Res
             // The database was restored: its numbers begin again.
             above = 0;
         }
-        let is_last = slice.len() < SLICE as usize;
+        let is_last = slice.len() < SLICE as usize || slice.iter().any(|line| line.number <= above);
+        before = slice.last().map_or(0, |line| line.number);
         let count = found.len();
-        found.extend(slice.into_iter().take_while(|line| line.number > above && line.at >= since));
-        let is_end = is_last || found.len() - count < SLICE as usize;
+        found.extend(slice.into_iter().filter(|line| line.number > above && line.at >= since));
+        // One old line is no end: the database's clock may have been far behind for a while.
+        let is_end = is_last || found.len() == count;
         if is_end || found.len() >= LINES_MAX {
             return Ok(Lines { action, found, is_cut: !is_end });
         }
-        before = found.last().map_or(0, |line| line.number);
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+use super::SessionLine;
 use crate::operator::Role;
 
 /// A session has begun.
@@ -80,6 +81,15 @@ impl fmt::Display for Which {
 }
 
 impl Which {
+    /// Returns whether a session is one of these.
+    pub(super) fn has(&self, line: &SessionLine) -> bool {
+        match self {
+            Self::Session(id) => line.session == *id,
+            Self::User(name) => line.user == *name,
+            Self::All => true,
+        }
+    }
+
     /// Reads what a line names; `None` for a text of another version.
     pub(super) fn read(text: &str) -> Option<Self> {
         if text == ALL {

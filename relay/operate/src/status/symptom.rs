@@ -16,6 +16,8 @@ pub enum Symptom {
     OtherHistory,
     /// The broker takes no message.
     BrokerRefuses,
+    /// Messages wait, and the leader stores no checkpoint.
+    NotStored,
     /// An operator has paused a topic, a key or the pipeline.
     Paused,
     /// An open transaction has written rows that cannot be read yet.
@@ -42,12 +44,13 @@ pub enum Symptom {
 
 impl Symptom {
     /// All symptoms, most severe first.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::DatabaseAway,
         Self::NeverLed,
         Self::NoLeader,
         Self::OtherHistory,
         Self::BrokerRefuses,
+        Self::NotStored,
         Self::Paused,
         Self::RowsHeldBack,
         Self::Behind,
@@ -70,6 +73,7 @@ impl Symptom {
             Self::NoLeader => "no leader",
             Self::OtherHistory => "other history",
             Self::BrokerRefuses => "no broker session",
+            Self::NotStored => "nothing stored",
             Self::Paused => "paused",
             Self::RowsHeldBack => "rows not readable yet",
             Self::Behind => "behind",
@@ -90,6 +94,7 @@ impl Symptom {
             Self::NeverLed | Self::NoLeader => "no-relay-leads",
             Self::OtherHistory => "phantoms-after-a-restore",
             Self::BrokerRefuses => "no-session-with-the-broker",
+            Self::NotStored => "no-checkpoint-is-stored",
             Self::Paused => "something-is-paused",
             Self::RowsHeldBack => "a-transaction-holds-rows-back",
             Self::Behind => "the-broker-confirms-nothing",

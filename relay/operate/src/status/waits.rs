@@ -42,6 +42,9 @@ pub struct Wait {
 
 /// A leader that needs longer to publish what it has read has a problem.
 const PASSED_WITHIN_SECONDS: f64 = 30.0;
+/// A leader for which messages have waited for longer, and that has stored no checkpoint in that
+/// time, stores none: a slow broker confirms some, and one that confirms none is known by then.
+const STORED_WITHIN_SECONDS: f64 = 60.0;
 
 impl PipelineStatus {
     /// Returns how long the oldest message has waited for the leader, if that is long and nothing
@@ -58,10 +61,18 @@ impl PipelineStatus {
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
     }
 
+    /// Returns whether its database does not answer. One that refuses the user, or lacks the
+    /// tables, answers, although nothing is known of the pipeline then.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        let is_refusal =
+            self.error.as_ref().is_some_and(|error| error.kind() != OperateErrorKind::Unavailable);
+        !self.state.is_known() && !is_refusal
+    }
+
     /// Returns which database does not answer, or cannot be read, and why.
     fn away(&self) -> String {
-        let is_away = self.error.as_ref().is_none_or(|error| error.kind() == OperateErrorKind::Unavailable);
-        let verb = if is_away { "does not answer" } else { "cannot be read" };
+        let verb = if self.is_away() { "does not answer" } else { "cannot be read" };
         let problem = self.problem.as_deref().unwrap_or("unknown reason");
         // The sentence says it already.
         let said = [
@@ -116,6 +127,14 @@ impl PipelineStatus {
             let lasts = (OffsetDateTime::now_utc() - refusal.since).as_seconds_f64();
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
+        let behind = self.behind_seconds();
+        let not_stored = behind.filter(|age| *age > STORED_WITHIN_SECONDS).and(self.checkpoint_age_seconds);
+        let not_stored = not_stored.filter(|age| *age > STORED_WITHIN_SECONDS);
+        if let Some(age) = not_stored {
+            let text = "messages wait, and the leader stores no checkpoint: its database refuses it or has no room, \
+                or nothing at all is confirmed (its log says which)";
+            add(Symptom::NotStored, false, Some(age), String::from(text));
+        }
         for pause in &self.paused {
             let passes = !self.keeps_a_message(&pause.paused);
             add(Symptom::Paused, passes, Some(pause.age.as_secs_f64()), pause.told());
@@ -125,14 +144,12 @@ impl PipelineStatus {
             let age = blocker.age().map(|age| age.as_secs_f64());
             add(Symptom::RowsHeldBack, passes, age, held_back(blocker));
         }
-        if let Some(age) = self.behind_seconds() {
+        if let Some(age) = behind.filter(|_| not_stored.is_none()) {
             let text = if self.parked(ExceptionState::Retrying) == 0 {
-                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
-                 its database stores no checkpoint (then its log has the error)"
+                "messages wait for the leader to publish them: it is behind, or its broker is unavailable or slow"
             } else {
-                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, its \
-                 database stores no checkpoint (then its log has the error), or messages that are refused again and \
-                 again slow it down"
+                "messages wait for the leader to publish them: it is behind, its broker is unavailable or slow, or \
+                 messages that are refused again and again slow it down"
             };
             add(Symptom::Behind, true, Some(age), String::from(text));
         }
@@ -142,7 +159,7 @@ impl PipelineStatus {
             (
                 Symptom::Held,
                 ExceptionState::Held,
-                "waiting behind an earlier message with the same key, or because a topic is stopped",
+                "waiting behind an earlier message with the same key, or because a topic is stopped, paused or busy",
             ),
             (Symptom::Retrying, ExceptionState::Retrying, "retrying: they failed and will be retried"),
         ] {
@@ -185,12 +202,13 @@ impl Wait {
         }
     }
 
-    /// Returns the sentence with its duration.
+    /// Returns the sentence with its duration, which comes before the reason and the remedy.
     #[must_use]
     pub fn told(&self) -> String {
-        match self.lasts {
-            Some(lasts) => format!("{}, for {}", self.why, age(lasts)),
-            None => self.why.clone(),
+        let Some(lasts) = self.lasts.map(age) else { return self.why.clone() };
+        match self.why.split_once(": ") {
+            Some((what, why)) => format!("{what}, for {lasts}: {why}"),
+            None => format!("{}, for {lasts}", self.why),
         }
     }
 }
@@ -228,6 +246,7 @@ mod tests {
 
     use super::super::BrokerError;
     use super::*;
+    use crate::error::OperateError;
     use crate::pause::PauseLine;
 
     #[test]
@@ -253,9 +272,9 @@ mod tests {
         status.exceptions_age_seconds = BTreeMap::from([(Dead, 3_600.0), (Scheduled, 9.0)]);
         let told: Vec<String> = status.waits().iter().map(Wait::told).collect();
         assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].contains("host-1") && told[0].ends_with("for 2m5s"), "{told:?}");
-        assert!(told[1].contains("process 7") && told[1].ends_with("for 1m30s"), "{told:?}");
-        assert!(told[2].starts_with("1 message is dead") && told[2].ends_with("for 1h"), "{told:?}");
+        assert!(told[0].contains("host-1") && told[0].starts_with("no relay leads, for 2m5s: "), "{told:?}");
+        assert!(told[1].contains("cannot be read yet, for 1m30s: process 7"), "{told:?}");
+        assert!(told[2].starts_with("1 message is dead, for 1h: "), "{told:?}");
         assert!(told[3].starts_with("12 messages are waiting"), "{told:?}");
         let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
         assert_eq!(symptoms, [Symptom::NoLeader, Symptom::RowsHeldBack, Symptom::Dead, Symptom::Held]);
@@ -269,7 +288,7 @@ mod tests {
         let (name, transaction) = (String::from("order-7"), String::from("101"));
         status.held_back_by = Some(Blocker::Prepared { name, transaction, age: lasting });
         let told = status.waits()[1].told();
-        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.ends_with("for 1m30s"), "{told}");
+        assert!(told.contains("ROLLBACK PREPARED 'order-7'") && told.contains("yet, for 1m30s: "), "{told}");
     }
 
     #[test]
@@ -288,7 +307,10 @@ mod tests {
         let waits = status.waits();
         assert_eq!(waits.len(), 1, "{waits:?}");
         let told = waits[0].told();
-        assert!(told.contains("login refused; check the password, for 1m30s") && !waits[0].passes, "{told}");
+        assert!(
+            told.ends_with(", for 1m30s: login refused; check the password") && !waits[0].passes,
+            "{told}"
+        );
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["broker_error"]["error"], "login refused; check the password");
     }
@@ -337,7 +359,12 @@ mod tests {
         let told = "the database db.internal:5432/shop does not answer: connection refused";
         assert_eq!(away.waits()[0].told(), told);
         away.away_for = Some(Duration::from_secs(90));
-        assert_eq!(away.waits()[0].told(), format!("{told}, for 1m30s"));
+        let lasting = "the database db.internal:5432/shop does not answer, for 1m30s: connection refused";
+        assert_eq!(away.waits()[0].told(), lasting);
+        assert!(away.is_away());
+        let refusal = OperateError::new(OperateErrorKind::Refused, "no password");
+        away.error = Some(refusal);
+        assert!(!away.is_away() && away.waits()[0].why.contains("cannot be read"), "it answers");
     }
 
     #[test]
@@ -366,6 +393,40 @@ mod tests {
         assert!(new.needs_attention());
     }
 
+    /// Goal: a leader that keeps its lease and stores nothing needs an operator, and one that is
+    /// only behind does not. Oracle: the symptoms; the ages by which they differ.
+    #[test]
+    fn a_leader_that_stores_nothing_needs_an_operator() {
+        let of = |waits: f64, stored: f64| PipelineStatus {
+            state: PipelineState::Leading,
+            oldest_pending_age_seconds: Some(waits),
+            oldest_unread_age_seconds: Some(waits),
+            checkpoint_age_seconds: Some(stored),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        for (waits, stored, expected) in [
+            (90.0, 61.0, Some(Symptom::NotStored)),
+            (90.0, 59.0, Some(Symptom::Behind)),
+            // The last checkpoint before a quiet night.
+            (59.0, 4_000.0, Some(Symptom::Behind)),
+            (29.0, 4_000.0, None),
+        ] {
+            let status = of(waits, stored);
+            let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
+            assert_eq!(symptoms, Vec::from_iter(expected), "{waits} {stored}");
+            assert_eq!(status.needs_attention(), expected == Some(Symptom::NotStored), "{waits} {stored}");
+        }
+        let told = of(90.0, 61.0).waits()[0].told();
+        assert!(told.contains("the leader stores no checkpoint, for 1m1s: "), "{told}");
+        // An error of the broker explains it.
+        let error = String::from("the broker confirms nothing");
+        let since = OffsetDateTime::now_utc();
+        let silent = BrokerError { error, passes: true, since };
+        let silent = PipelineStatus { broker_error: Some(silent), ..of(90.0, 90.0) };
+        let symptoms: Vec<Symptom> = silent.waits().iter().map(|wait| wait.symptom).collect();
+        assert_eq!(symptoms, [Symptom::BrokerRefuses]);
+    }
+
     #[test]
     fn a_leader_without_trouble_waits_for_nothing() {
         let status =
@@ -383,9 +444,9 @@ mod tests {
             ..status
         };
         assert!(behind(&late), "one that is dead does not explain why others wait");
-        assert!(late.waits()[0].told().ends_with("for 1m30s"), "{:?}", late.waits());
+        assert!(late.waits()[0].told().contains(", for 1m30s: "), "{:?}", late.waits());
         late.exceptions = BTreeMap::from([(Held, 1)]);
-        assert!(late.waits()[0].told().ends_with("for 40s"), "{:?}", late.waits());
+        assert!(late.waits()[0].told().contains(", for 40s: "), "{:?}", late.waits());
         late.exceptions = BTreeMap::from([(ExceptionState::Retrying, 60)]);
         assert!(behind(&late) && late.waits()[0].why.contains("refused again"), "{:?}", late.waits());
         late.oldest_unread_age_seconds = None;

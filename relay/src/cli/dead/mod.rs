@@ -172,6 +172,12 @@ impl List {
                 note!("there are more than {}: --limit shows more, --count counts them", self.limit);
             }
         }
+        if listed.messages.is_empty() && self.place.lacks_inboxes()? {
+            note!(
+                "dead letters of consumers are not listed, because no inbox is configured: add \
+                 [[verify.inbox]], or name one with --inbox"
+            );
+        }
         // An unreachable database does not hide the messages of the others.
         let away = listed.away.into_iter().map(Failure::from).fold(None, super::failure::first);
         away.map_or(Ok(Exit::Success), Err)

@@ -9,7 +9,7 @@ mod names;
 mod section;
 
 use adopt::{Adoption, WhenSent};
-use message::{ContentType, HeaderName};
+use message::HeaderName;
 
 use super::problems::Problems;
 use names::Names;
@@ -53,7 +53,7 @@ pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) 
     let id_header = section.id_header.unwrap_or_else(|| default.to_owned());
     let id_header = names.checked("id_header", HeaderName::new(id_header));
     let headers = names.headers(section.headers, id_header.as_ref());
-    let content_type = section.content_type.map(ContentType::new).transpose();
+    let content_type = names.content_type(section.content_type);
     Some(Adoption {
         schema: schema?,
         table: table?,
@@ -69,7 +69,7 @@ pub(super) fn check(section: AdoptSection, path: &str, problems: &mut Problems) 
         publication: names.given("publication", section.publication)?,
         id_header: id_header?,
         headers: headers?,
-        content_type: names.checked("content_type", content_type)?,
+        content_type: content_type?,
         null_payload: section.null_payload,
     })
 }
@@ -182,6 +182,11 @@ mod tests {
             ("table = 'o'\nid_header = 'ce_id'", "adopt.id_header", "reserved"),
             ("table = 'o'\nheaders = { legacy-id = 'id' }", "adopt.headers.legacy-id", "old id"),
             ("table = 'o'\nheaders = { t = 'Ten;ant' }", "adopt.headers.t", "\"Ten;ant\""),
+            (
+                "table = 'o'\ncontent_type = 'application/vnd.outbox.erased'",
+                "adopt.content_type",
+                "is reserved for messages that an operator has erased",
+            ),
             ("table = 'o'\nnull_payload = 'drop'", "adopt.null_payload", "\"drop\" is not a valid value"),
             ("table = 'o'\nwhen_sent = 'archive'", "adopt.when_sent", "\"archive\" is not a valid value"),
             ("tabel = 'o'", "adopt", "unknown setting `tabel`"),

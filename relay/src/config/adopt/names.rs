@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use adopt::{AdoptedTopic, Field, Only, Pending, WhenSent};
-use message::{HeaderName, InvalidText, Topic};
+use message::{ContentType, ERASED_CONTENT_TYPE, HeaderName, InvalidText, Topic};
 use migrations::ForeignIdentifier;
 
 use super::super::problems::Problems;
@@ -30,6 +30,19 @@ impl<'a> Names<'a> {
 
     pub(super) fn checked<T>(&mut self, setting: &str, value: Result<T, InvalidText>) -> Option<T> {
         value.map_err(|error| self.problem(setting, error.to_string(), None)).ok()
+    }
+
+    pub(super) fn content_type(&mut self, given: Option<String>) -> Option<Option<ContentType>> {
+        let Some(given) = given else { return Some(None) };
+        let content_type = self.checked("content_type", ContentType::new(given))?;
+        if content_type.as_str() == ERASED_CONTENT_TYPE {
+            let message = format!(
+                "content type {ERASED_CONTENT_TYPE} is reserved for messages that an operator has erased"
+            );
+            self.problem("content_type", message, Some("give the type of the payload"));
+            return None;
+        }
+        Some(Some(content_type))
     }
 
     pub(super) fn identifier(&mut self, setting: &str, name: &str) -> Option<ForeignIdentifier> {

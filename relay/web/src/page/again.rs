@@ -11,9 +11,12 @@ use super::answer::Problem;
 use super::fields::{FIELDS_MAX, Fields};
 use super::forms;
 use super::layout::{Frame, Tab, cell, count, form_token, save_buttons, whole, why_field};
+use super::text::capital;
 
 /// The beginning of the names that a form's fields have in the login form.
 const KEPT: &str = "kept.";
+/// A value of more bytes gets a line of its own.
+const WIDE_BYTES: usize = 24;
 /// The field of the login form with the address of the form.
 const PATH: &str = "kept_path";
 
@@ -181,7 +184,7 @@ impl Again {
                 }
                 dl class="facts" {
                     @for (label, value) in self.seen().iter().filter(|(label, _)| !is_typed(label)) {
-                        div { dt { (label) } dd { (whole(value)) } }
+                        div class=[(value.len() > WIDE_BYTES).then_some("wide")] { dt { (label) } dd { (whole(value)) } }
                     }
                 }
                 @if fields.has("headers") {
@@ -218,8 +221,13 @@ impl Again {
         let known = SHOWN.iter().map(|(name, label)| (*label, self.fields.exact(name), is_unseen(name)));
         let others = self.fields.iter().filter(|(name, _)| !is_known(name));
         let others = others.map(|(name, value)| (name, value, is_unseen(name) || is_box(name)));
+        let known = known.map(|(label, value, is_unseen)| match label {
+            "Decision" => (label, decision(value), is_unseen),
+            _ => (label, value.to_owned(), is_unseen),
+        });
+        let others = others.map(|(name, value, is_unseen)| (name, value.to_owned(), is_unseen));
         let all = known.chain(others).filter(|(_, value, is_unseen)| !value.trim().is_empty() && !is_unseen);
-        let mut seen: Vec<_> = all.map(|(label, value, _)| (label, value.to_owned())).collect();
+        let mut seen: Vec<_> = all.map(|(label, value, _)| (label, value)).collect();
         let rows: Vec<&str> = self.fields.all("row").collect();
         match rows[..] {
             [] => {}
@@ -240,11 +248,18 @@ impl Again {
         }
         let what = self.fields.text("what");
         let verb = what.split('-').next().unwrap_or(what);
-        let mut chars = verb.chars();
-        let verb: String = chars.next().into_iter().flat_map(char::to_uppercase).chain(chars).collect();
+        let verb = capital(verb);
         let number: u64 =
             self.fields.all("at").filter_map(|at| at.parse::<Moment>().ok()).map(|at| at.count()).sum();
         if number == 0 { verb } else { format!("{verb} {}", messages(number)) }
+    }
+}
+
+/// Returns a decision in words: `Requeue all that match`.
+fn decision(what: &str) -> String {
+    match what.strip_suffix("-all") {
+        Some(verb) => format!("{} all that match", capital(verb)),
+        None => capital(what),
     }
 }
 
@@ -356,7 +371,7 @@ mod tests {
             ("reason", "why"),
         ];
         let text = card("/saga/decide", &saga);
-        for (label, value) in [("Decision", "skip"), ("Step", "charge"), ("Result", "{paid:1}")] {
+        for (label, value) in [("Decision", "Skip"), ("Step", "charge"), ("Result", "{paid:1}")] {
             assert!(text.contains(&fact(label, value)), "{label}: {text}");
         }
         assert!(
@@ -391,5 +406,6 @@ mod tests {
         let form = Fields::of(&[("what", "discard-all"), ("at", at), ("reason", "x")]);
         let text = Again::of("/dead/decide", form).unwrap().card().into_string();
         assert!(text.contains("<button class=\"danger\">Discard 2,000 messages</button>"), "{text}");
+        assert!(text.contains(">Discard all that match<"), "{text}");
     }
 }

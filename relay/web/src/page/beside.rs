@@ -35,9 +35,10 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Queries the inboxes.
-    pub(crate) async fn with_consumers(&self, inboxes: &[InboxConfig]) -> Self {
-        let places = Places::new().inboxes(inboxes.iter().collect()).await;
+    /// Queries the inboxes, and the outboxes for messages that a consumer should know.
+    pub(crate) async fn with_consumers(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
+        let places = pipelines.iter().fold(Places::new(), Places::outbox);
+        let places = places.inboxes(inboxes.iter().collect()).await;
         let found = consumers(&places, &viewer()).await;
         places.close().await;
         let (consumers, away) = found.unwrap_or_default();
@@ -71,6 +72,7 @@ impl Beside {
                     line.consumer.clone(),
                     line.location.clone(),
                     [activity.dead, activity.held, activity.retrying],
+                    line.untaken.is_some(),
                 )
             };
             let lines: Vec<_> = beside.consumers.iter().map(of).collect();

@@ -130,7 +130,7 @@ impl<'a> Frame<'a> {
                             None => { (heading) (body) }
                         }
                     }
-                    footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC, from the databases' clocks" }
+                    footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC" }
                 }
             }
         }

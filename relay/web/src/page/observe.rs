@@ -235,7 +235,7 @@ impl Observer {
                 continue;
             }
             let before = Arc::clone(&self.beside.borrow());
-            self.show_beside(before.with_consumers(&self.inboxes).await).await;
+            self.show_beside(before.with_consumers(&self.pipelines, &self.inboxes).await).await;
             // The query of an unreachable database takes long to fail, and consumers do not wait
             // for it.
             let before = Arc::clone(&self.beside.borrow());

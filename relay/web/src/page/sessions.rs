@@ -132,13 +132,13 @@ impl Sessions {
         resting.retain(|_, until| *until > now);
         let awake = self.pipelines.iter().filter(|it| !resting.contains_key(&it.name));
         let places = awake.fold(Places::new(), Places::outbox);
-        for Unread { pipeline, error, is_cut } in follower.look(&places, LOOK_MAX).await {
+        for Unread { pipeline, error, is_cut, is_asked } in follower.look(&places, LOOK_MAX).await {
             tracing::warn!(
                 target: crate::LOG, %error,
                 "a database does not say which sessions of the page were ended; sessions that are not known to have \
                  ended go on"
             );
-            if !is_cut {
+            if is_asked && !is_cut {
                 resting.insert(pipeline, Instant::now() + REST);
             }
         }
@@ -159,10 +159,10 @@ mod tests {
 
     use super::*;
 
-    fn pipeline(url: &str) -> PipelineConfig {
+    fn pipeline(name: &str, url: &str) -> PipelineConfig {
         let sqs = brokers::sqs::Config::default().region("eu-central-1").endpoint_url("http://127.0.0.1:1");
         PipelineConfig {
-            name: RelayName::new("orders").unwrap(),
+            name: RelayName::new(name).unwrap(),
             source: message::Source::new("/orders").unwrap(),
             database: Database::new(Secret::Text(url.into()), LogOptions::default()),
             retention: Retention::default(),
@@ -180,7 +180,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let place = listener.local_addr().unwrap();
         let url = format!("postgres://nobody:secret@{place}/none?sslmode=disable");
-        let sessions = Sessions::new(vec![pipeline(&url)]);
+        let sessions = Sessions::new(vec![pipeline("orders", &url)]);
         let session = Session::begin("ann", SystemTime::now()).unwrap();
         let begun = Instant::now();
         assert_eq!(sessions.end_of(&session).await, None);
@@ -195,5 +195,27 @@ mod tests {
         assert_eq!(sessions.end_of(&session).await.map(|ended| ended.actor).as_deref(), Some("ann"));
         tokio::time::advance(REST).await;
         assert!(sessions.end_of(&session).await.is_some(), "a look does not forget it");
+    }
+
+    /// Goal: however many databases do not answer, a request waits once, and those that were not
+    /// asked in that time are asked next. Oracle: the time of the call; the pipelines that are left
+    /// alone.
+    #[tokio::test(start_paused = true)]
+    async fn many_silent_databases_delay_one_request_as_one_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = listener.local_addr().unwrap();
+        let url = format!("postgres://nobody:secret@{place}/none?sslmode=disable");
+        let sessions = Sessions::new((0..64).map(|number| pipeline(&format!("p{number}"), &url)).collect());
+        let session = Session::begin("ann", SystemTime::now()).unwrap();
+        let mut resting = 0;
+        for _ in 0..2 {
+            let begun = Instant::now();
+            assert_eq!(sessions.end_of(&session).await, None);
+            assert_eq!(begun.elapsed().as_secs(), LOOK_MAX.as_secs());
+            let now = sessions.looking.lock().await.resting.len();
+            assert!(now > resting && now < 64, "{now} of 64 after {resting}");
+            resting = now;
+            tokio::time::advance(KNOWN_FOR).await;
+        }
     }
 }

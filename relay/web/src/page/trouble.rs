@@ -84,6 +84,14 @@ impl<'a> Subject<'a> {
         }
     }
 
+    /// Returns whether its database does not answer.
+    fn is_away(&self) -> bool {
+        match self.of {
+            Of::Pipeline(status) => status.is_away(),
+            Of::Consumer(_) => self.waits.iter().any(|wait| wait.symptom == Symptom::DatabaseAway),
+        }
+    }
+
     pub(crate) fn is_sick(&self) -> bool {
         !self.waits.is_empty() || self.own.is_some()
     }
@@ -151,9 +159,10 @@ pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
 
-/// Returns the databases of pipelines that do not answer.
+/// Returns the databases of pipelines that do not answer. One that refuses this user, or lacks the
+/// tables, answers: it says nothing of the inboxes there.
 pub(crate) fn away_of<'a>(pipelines: impl Iterator<Item = &'a PipelineStatus>) -> BTreeSet<&'a str> {
-    let away = pipelines.filter(|status| !status.state.is_known());
+    let away = pipelines.filter(|status| status.is_away());
     away.filter_map(|status| status.location.as_deref()).map(database).collect()
 }
 
@@ -203,7 +212,7 @@ pub(crate) fn told(wait: &Wait) -> Told {
     };
     let (state, why) = match wait.symptom {
         Symptom::Held => {
-            ("held", "by an earlier message with the same key, or because a topic is stopped or paused")
+            ("held", "by an earlier message with the same key, or because a topic is stopped, paused or busy")
         }
         Symptom::ConsumerHeld => ("held", "they follow the dead letters of their keys automatically"),
         Symptom::Retrying | Symptom::ConsumerFails => ("retrying", "tried again automatically"),
@@ -263,14 +272,14 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: &[OperateError]) -> String
         sentences.push(format!("Nothing needs attention. To watch: {parts} ({}).", kinds(&sick)));
     } else if pipelines == 1 {
         sentences.push(String::from("The pipeline publishes. Nothing needs attention."));
+    } else if pipelines == 2 {
+        sentences.push(String::from("Both pipelines publish. Nothing needs attention."));
     } else {
         sentences
             .push(format!("All {} pipelines publish. Nothing needs attention.", count(pipelines as u64)));
     }
-    let is_away =
-        |subject: &&Subject<'_>| subject.waits.iter().any(|wait| wait.symptom == Symptom::DatabaseAway);
     // Several pipelines and inboxes may be in one database.
-    let places = subjects.iter().filter(is_away).map(Subject::database);
+    let places = subjects.iter().filter(|subject| subject.is_away()).map(Subject::database);
     let places: Vec<_> = places.chain(away.iter().map(|error| error.location().map(database))).collect();
     let named: BTreeSet<&str> = places.iter().copied().flatten().collect();
     let others = places.iter().filter(|place| place.is_none()).count();
@@ -283,11 +292,18 @@ pub(crate) fn summary(subjects: &[Subject<'_>], away: &[OperateError]) -> String
     sentences.join(" ")
 }
 
-/// Returns how many messages of pipelines and consumers are dead, for the title of the page.
-pub(crate) fn dead_in_title(subjects: &[Subject<'_>]) -> Option<String> {
-    let Count { number, is_at_least } = number_of(subjects, &DEAD)?;
-    let least = if is_at_least { "≥ " } else { "" };
-    Some(format!("{least}{} dead", count(number)))
+/// Returns the worst for the title of the window: how many messages are dead; without any, how many
+/// pipelines and consumers need an operator.
+pub(crate) fn in_title(subjects: &[Subject<'_>]) -> Option<String> {
+    if let Some(Count { number, is_at_least }) = number_of(subjects, &DEAD) {
+        let least = if is_at_least { "≥ " } else { "" };
+        return Some(format!("{least}{} dead", count(number)));
+    }
+    match subjects.iter().filter(|subject| subject.is_grave()).count() {
+        0 => None,
+        1 => Some(String::from("1 needs you")),
+        grave => Some(format!("{} need you", count(grave as u64))),
+    }
 }
 
 /// Returns pipelines and consumers with their number: `1 pipeline and 2 consumers`.
@@ -327,6 +343,11 @@ fn needy(subjects: &[Subject<'_>]) -> String {
 /// Returns why operators are needed, apart from single messages and from databases that do not
 /// answer, most severe first.
 fn reasons(subjects: &[Subject<'_>]) -> Vec<String> {
+    let is_refused = |subject: &Subject<'_>| match subject.of {
+        Of::Pipeline(status) => !status.state.is_known() && !status.is_away(),
+        Of::Consumer(_) => false,
+    };
+    let refused = subjects.iter().any(is_refused).then_some("a database cannot be read");
     let waits = subjects.iter().flat_map(|subject| &subject.waits);
     let symptoms: BTreeSet<Symptom> =
         waits.filter(|wait| wait.needs_operator()).map(|wait| wait.symptom).collect();
@@ -334,13 +355,14 @@ fn reasons(subjects: &[Subject<'_>]) -> Vec<String> {
         Symptom::NeverLed => Some("no relay has ever led"),
         Symptom::NoLeader => Some("no relay leads"),
         Symptom::BrokerRefuses => Some("no message reaches the broker"),
+        Symptom::NotStored => Some("no checkpoint is stored"),
         Symptom::Paused => Some("a pause keeps messages"),
         Symptom::RowsHeldBack => Some("a transaction holds rows back"),
         Symptom::HistoryKept => Some("old messages cannot be deleted"),
         Symptom::ConsumerStalled => Some("a consumer of this process applies nothing"),
         _ => None,
     });
-    texts.map(String::from).collect()
+    refused.into_iter().chain(texts).map(String::from).collect()
 }
 
 /// Returns the kinds of conditions, most severe first.
@@ -449,6 +471,7 @@ mod tests {
             remembers_from: now,
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let places = away_of(all.iter());
         let mut subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
@@ -461,6 +484,16 @@ mod tests {
             summary(&subjects, &[]),
             "2 of 2 pipelines and 1 of 1 consumer need you. The database db:5432/shop does not answer."
         );
+        let error = OperateError::new(OperateErrorKind::Refused, "password authentication failed");
+        let refused = PipelineStatus { error: Some(error), ..away("orders") };
+        let places = away_of(std::iter::once(&refused));
+        let billing = Subject::consumer(&consumer, &[], &places);
+        assert!(!billing.is_sick(), "the database answers: it refuses another user");
+        assert_eq!(
+            summary(&[Subject::pipeline(&refused, None), billing], &[]),
+            "1 of 1 pipeline needs you: a database cannot be read."
+        );
+        let places = away_of(all.iter());
         let elsewhere = ConsumerLine { location: String::from("other:5432/shop"), ..consumer };
         assert!(!Subject::consumer(&elsewhere, &[], &places).is_sick());
     }
@@ -499,6 +532,8 @@ mod tests {
         let orders = status("orders", PipelineState::Leading, &[]);
         let stopped = PipelineStatus { broker_error: Some(trouble), ..orders.clone() };
         assert_eq!(of(&stopped), "1 of 1 pipeline needs you: no message reaches the broker.");
+        assert_eq!(in_title(&[Subject::pipeline(&stopped, None)]).as_deref(), Some("1 needs you"));
+        assert_eq!(in_title(&[Subject::pipeline(&orders, None)]), None);
         let pause = PauseLine {
             pipeline: String::from("orders"),
             paused: PauseScope::Pipeline,
@@ -550,11 +585,12 @@ mod tests {
             remembers_from: OffsetDateTime::now_utc(),
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let subjects = [Subject::consumer(&line, &[], &BTreeSet::new())];
         let sentence = "1 of 1 consumer needs you: 1 message is dead, 2,000 are held.";
         assert_eq!(summary(&subjects, &[]), sentence);
-        assert_eq!(dead_in_title(&subjects).as_deref(), Some("1 dead"));
+        assert_eq!(in_title(&subjects).as_deref(), Some("1 dead"));
         let Told { what, why } = told(&subjects[0].waits[1]);
         assert_eq!(what, "2,000 messages are held");
         assert_eq!(why.as_deref(), Some("they follow the dead letters of their keys automatically"));
@@ -586,6 +622,7 @@ mod tests {
             remembers_from: OffsetDateTime::now_utc(),
             has_started: true,
             cause: None,
+            untaken: None,
         };
         let ended = own("billing", OwnState::Ended(Duration::from_secs(9)));
         let lines = [line("db:5432/a"), line("db:5432/b")];
@@ -627,6 +664,6 @@ mod tests {
         let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
         sort(&mut subjects);
         assert_eq!(subjects.iter().map(Subject::name).collect::<Vec<_>>(), ["old", "many", "few"]);
-        assert_eq!(dead_in_title(&subjects).as_deref(), Some("20,061 dead"));
+        assert_eq!(in_title(&subjects).as_deref(), Some("20,061 dead"));
     }
 }

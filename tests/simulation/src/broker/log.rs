@@ -67,6 +67,8 @@ pub(crate) struct Broker {
     pub(crate) topics_down: BTreeMap<u8, (Instant, bool)>,
     pub(crate) silence: Silence,
     pub(crate) endpoints: Endpoints,
+    /// A key for whose messages the answers come later, and by how much.
+    pub(crate) slow: Option<(String, Duration)>,
     pub(crate) group: Group,
     /// The time and the message of every confirmation.
     pub(crate) confirmed: Vec<(u64, u32)>,
@@ -88,6 +90,7 @@ impl Broker {
             topics_down: BTreeMap::from([(MISSING, (Instant::now() + FOR_GOOD, true))]),
             silence: Silence::new(breakage == Some(Breakage::SilenceSpreads)),
             endpoints: Endpoints::default(),
+            slow: None,
             group: Group::new(schedule.is_key_exclusive),
             confirmed: Vec::new(),
             sent: BTreeMap::new(),
@@ -163,6 +166,12 @@ impl Broker {
         error.map(PublishError::contained)
     }
 
+    /// Returns when a message of a slow key is answered.
+    fn answered_late(&self, message: &Message) -> Option<Instant> {
+        let (key, by) = self.slow.as_ref()?;
+        (message.key.as_ref()?.as_str() == key).then(|| Instant::now() + *by)
+    }
+
     fn topic_failure(&self, message: &Message) -> Option<PublishError> {
         let (_, is_missing) =
             self.topics_down.get(&topic(message)).filter(|(until, _)| Instant::now() < *until)?;
@@ -220,6 +229,7 @@ impl State {
         let message = Arc::unwrap_or_clone(message);
         let name = self.name(message.id);
         let is_lucky: bool = self.rng.random();
+        let answered_at = answered_at.or_else(|| self.broker.answered_late(&message));
         let forgets = self.is_broken(Breakage::ConfirmBeforeStore);
         let Some(session) = self.broker.sessions.get_mut(&number) else { return };
         if session.is_severed {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use outbox_log::{
-    Difference, DueKind, DuePage, DuePosition, Entry, EntryId, ExceptionState, ExceptionSummary, HeldAsk,
-    HeldPage, HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
+    Difference, DueKind, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionState, ExceptionSummary,
+    HeldAsk, HeldPage, HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -77,6 +77,10 @@ impl LogReader for Reader {
         self.read(Call::Due, None, |state| state.read_due(kind, after, limit)).await
     }
 
+    async fn read_first(&mut self, probes: &[EntryId], limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        self.read(Call::Due, None, |state| state.outbox.read_first(probes, limit)).await
+    }
+
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {
         self.read(Call::Held, None, |state| state.outbox.read_held(asks, limit)).await
     }
@@ -99,6 +103,15 @@ impl OutboxTables {
     fn held(&self) -> impl Iterator<Item = (QueueName, EntryId, &ParkedEntry)> {
         let held = self.exceptions.iter().filter(|(_, aside)| aside.parked.state == ExceptionState::Held);
         held.map(|(id, aside)| (QueueName::of(&aside.parked.topic, aside.parked.key.as_deref()), *id, aside))
+    }
+
+    fn read_first(&self, probes: &[EntryId], limit: PageLimit) -> Vec<Exception> {
+        let now = Instant::now();
+        let is_due = |aside: &ParkedEntry| {
+            aside.parked.state == ExceptionState::Retrying && aside.due_at.is_some_and(|at| at <= now)
+        };
+        let probes = self.exceptions.iter().filter(|(id, aside)| probes.contains(id) && is_due(aside));
+        probes.map(|(id, aside)| self.exception(*id, aside)).take(limit.entries_max).collect()
     }
 
     fn read_held(&self, asks: &[HeldAsk], limit: PageLimit) -> Vec<HeldPage> {

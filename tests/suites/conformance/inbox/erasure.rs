@@ -27,6 +27,7 @@ use crate::inbox::{keyed, message};
 tests::cases! { "inbox/erasure/{on}/{case}":
     every {
         a_result_goes_and_its_message_stays_a_duplicate,
+        many_messages_are_looked_up_at_once,
         closed_dead_letters_lose_their_content_and_open_ones_stay,
         a_message_whose_key_is_deleted_is_skipped,
         a_message_that_does_not_open_is_dead_lettered_as_it_arrived,
@@ -63,6 +64,34 @@ async fn a_result_goes_and_its_message_stays_a_duplicate<DB: TestDatabase>(datab
             panic!("it took effect before")
         };
         assert_eq!(duplicate.result.as_deref(), result);
+    }
+}
+
+/// Goal: one statement says which of many messages a consumer has settled: applied for any tenant,
+/// or among its dead letters, open or closed; not those that it retries or does not know. Oracle:
+/// the ids.
+async fn many_messages_are_looked_up_at_once<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = owned(database).await;
+    const RETRIED: &str = "INSERT INTO inbox_attempt (message_id, consumer, scope, attempts, last_error, next_at) \
+        SELECT '019f0000-0000-7000-8000-000000000001', 'billing', '', 1, 'away', retained_from FROM inbox_retention";
+    let [applied, dead, unknown] = ["a", "b", "c"].map(message);
+    let mut tx = inbox.begin().await.unwrap();
+    let tenant = Tenant::new("acme").unwrap();
+    let Admission::Fresh(guard) = tx.admit(&billing(), &tenant, &applied).await.unwrap() else {
+        panic!("a new message")
+    };
+    guard.complete(&mut tx, b"Ann").await.unwrap();
+    drop(tx.commit().await.unwrap());
+    store_dead_letter(&inbox, &dead, Reason::Poison).await;
+    let mut tx = inbox.begin().await.unwrap();
+    DB::sql(&mut tx, RETRIED).await.unwrap();
+    drop(tx.commit().await.unwrap());
+    let [applied, dead, unknown] = [&applied, &dead, &unknown].map(|message| message.id.as_uuid());
+    let ids = [applied, dead, unknown, "019f0000-0000-7000-8000-000000000001".parse().unwrap()];
+    for (consumer, expected) in [(None, 2), (Some(billing()), 2), (Some("other".parse().unwrap()), 0)] {
+        let settled: BTreeSet<Uuid> =
+            inbox.settled(&ids, consumer.as_ref()).await.unwrap().into_iter().collect();
+        assert_eq!(settled, ids[..expected].iter().copied().collect(), "{consumer:?}");
     }
 }
 

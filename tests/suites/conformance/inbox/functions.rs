@@ -32,6 +32,7 @@ tests::cases! { "inbox/functions/{on}/{case}":
         duplicates_lock_only_their_day,
         deliveries_without_an_id_are_told_apart,
         failures_are_counted_until_the_message_is_admitted,
+        a_dead_letter_of_another_message_leaves_the_failures_of_its_id,
         a_day_that_is_read_is_forgotten_later,
         maintenance_believes_the_clock_that_is_behind,
         maintenance_goes_on_after_a_part_that_failed,
@@ -454,7 +455,50 @@ async fn failures_are_counted_until_the_message_is_admitted(database: &Database<
     assert_eq!(left.fetch_one(&mut *connection).await.unwrap(), 0, "its failures are forgotten");
 }
 
-/// Forgets everything before `days` days ago. Returns the days that this has emptied.
+/// Goal: storing and redriving a letter that the inbox refused because of its id forgets no failure
+/// of the message that really has the id, whatever the end of the redrive is. Oracle: its failures,
+/// and the notes of redrives that are left.
+async fn a_dead_letter_of_another_message_leaves_the_failures_of_its_id(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let flaky = message("flaky");
+    let other = Message { payload: "other".into(), ..flaky.clone() };
+    let count = "SELECT inbox_count_failure('billing', $1, 'once')";
+    let count = sqlx::query_scalar::<_, i32>(count).bind(flaky.id.as_uuid());
+    assert_eq!(count.fetch_one(&mut *connection).await.unwrap(), 1);
+    let letter = store(database, &other, "key_reused").await;
+    assert_eq!(inbox.dead_letter_by_id(letter).await.unwrap().unwrap().attempts, 0, "it never failed");
+    let kept = async || {
+        let kept = "SELECT concat_ws(' ', attempts, ends) FROM inbox_attempt WHERE message_id = $1";
+        let kept = sqlx::query_scalar::<_, String>(kept).bind(flaky.id.as_uuid());
+        kept.fetch_optional(&database.admin).await.unwrap()
+    };
+    assert_eq!(kept().await.as_deref(), Some("1 0"), "stored");
+
+    request(&inbox, letter).await;
+    let begun = begin(&mut connection).await.unwrap();
+    assert_eq!(kept().await.as_deref(), Some("1 1"));
+    assert!(fail(database, begun, "broken").await);
+    assert_eq!(kept().await.as_deref(), Some("1 0"), "failed");
+
+    request(&inbox, letter).await;
+    for _ in 0..5 {
+        assert!(begin(&mut connection).await.is_some());
+    }
+    assert_eq!(begin(&mut connection).await, None);
+    assert_eq!(kept().await.as_deref(), Some("1 0"), "given up");
+
+    let admit = "INSERT INTO inbox_message (message_id, consumer, fingerprint)
+        VALUES ($1, 'billing', inbox_fingerprint('k', 'text/plain', 'x'))";
+    sqlx::query(admit).bind(flaky.id.as_uuid()).execute(&mut *connection).await.unwrap();
+    request(&inbox, letter).await;
+    let begun = begin(&mut connection).await.unwrap();
+    assert!(take(&mut connection, begun).await.is_none());
+    assert_eq!(outcomes(database).await.last().unwrap(), "it is refused: key_reused");
+    assert_eq!(kept().await.as_deref(), Some("1 0"), "refused");
+}
+
+/// Returns the days that a forgetting of everything before `days` days ago has emptied.
 async fn forgotten(connection: &mut PgConnection, days: i32) -> Result<Vec<Date>, sqlx::Error> {
     let expire = "SELECT inbox_expire_days((clock_timestamp() AT TIME ZONE 'UTC')::date - $1)";
     sqlx::query_scalar(expire).bind(days).fetch_all(connection).await

@@ -151,7 +151,7 @@ async fn an_operation_keeps_its_keys_no_longer_than_the_handle_allows<DB: Keys>(
     let long = ClaimOptions::default().retention(100 * hour);
     assert!(week.claim(&key("k"), request("a"), &long).await.is_ok());
     let refused = day.claim(&key("l"), request("a"), &long).await.unwrap_err().to_string();
-    assert!(refused.contains("; choose 60s to 86400s"), "{refused}");
+    assert!(refused.contains("; choose 1m to 1d"), "{refused}");
     assert!(open(Duration::from_secs(1)).await.is_err());
 }
 

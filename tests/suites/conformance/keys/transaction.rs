@@ -18,6 +18,7 @@ tests::cases! { "keys/transaction/{on}/{case}":
     }
     on_postgres {
         a_key_that_a_transaction_holds_is_in_flight,
+        a_key_has_one_lock_whatever_the_search_path,
         what_has_ended_is_replayed_also_while_somebody_looks,
         a_swallowed_error_stores_nothing,
         a_service_that_hangs_loses_its_key_after_the_lease,
@@ -163,14 +164,36 @@ async fn a_key_that_a_transaction_holds_is_in_flight(db: Database<Postgres>) {
     assert_eq!(run(&keys, "k").await, "replay");
 }
 
+/// Goal: a service whose `search_path` begins with another schema, and which names the schema of
+/// the table, does not wait in the index for a key that another service holds. Oracle: the answer
+/// comes while the key is held.
+async fn a_key_has_one_lock_whatever_the_search_path(db: Database<Postgres>) {
+    db.execute("CREATE SCHEMA elsewhere; GRANT USAGE ON SCHEMA elsewhere TO PUBLIC").await.unwrap();
+    let keys = open(&db).await;
+    let elsewhere = db.service.connect_options().as_ref().clone();
+    let elsewhere = elsewhere.options([("search_path", "elsewhere,public")]);
+    let elsewhere = sqlx::PgPool::connect_with(elsewhere).await.unwrap();
+    let schema = db.texts("SELECT current_schema()::text").await.unwrap().remove(0);
+    let options = KeyOptions::default().schema(Some(schema.parse().unwrap()));
+    let others = IdempotencyKeys::open(elsewhere, options).await.unwrap();
+    for (holding, other) in [(&keys, &others), (&others, &keys)] {
+        let held = holding.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap();
+        let Claimed::Acquired(tx) = held else { panic!("{held:?}") };
+        let looked = tokio::time::timeout(Duration::from_secs(20), run(other, "k")).await;
+        assert_eq!(looked, Ok("in_flight"));
+        tx.rollback().await.unwrap();
+    }
+}
+
 async fn what_has_ended_is_replayed_also_while_somebody_looks(db: Database<Postgres>) {
     let keys = open(&db).await;
     assert_eq!(run(&keys, "k").await, "acquired");
     let mut looking = db.admin.begin().await.unwrap();
     let hash = Fingerprint::of_parts("tenant-1", "POST /orders", b"k");
     let number = i64::from_be_bytes(hash.as_bytes()[..8].try_into().unwrap());
-    let look =
-        format!("SELECT pg_advisory_xact_lock('{number}'::bigint # hashtextextended(current_schema(), 0))");
+    let look = format!(
+        "SELECT pg_advisory_xact_lock('{number}'::bigint # 'idempotency_key'::regclass::oid::bigint)"
+    );
     let look = look.as_str();
     <Postgres as Dialect>::execute(&mut looking, look).await.unwrap();
     assert_eq!(run(&keys, "k").await, "replay");

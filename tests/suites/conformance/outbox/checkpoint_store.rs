@@ -27,6 +27,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         a_holder_that_takes_its_lease_again_gets_the_cursor_that_is_stored,
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
+        probes_and_requeued_entries_are_read_before_the_rest,
         held_entries_are_read_by_their_key_in_pages,
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
@@ -271,6 +272,33 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
         3,
         "copies go with what they belong to"
     );
+}
+
+/// Goal: the probe of a stopped topic and an entry that an operator has requeued are read whatever
+/// is due before them. Oracle: the entries that are read, of which only two are due.
+async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(db: &Database<DB>) {
+    let retried = |id, due_in| {
+        let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
+        ExceptionChange::Park(parked)
+    };
+    let dead = ExceptionChange::Park(parked(5, ExceptionState::Dead, None));
+    with_parked(db, &[retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead]).await;
+    let mut reader = db.reader().await;
+    let mut read = async |probes: &[i64], limit| {
+        let probes: Vec<_> = probes.iter().copied().map(EntryId).collect();
+        let first = reader.read_first(&probes, limit).await.unwrap();
+        let id = |one: &Exception| (one.entry.id.0, one.state, one.entry.message.is_ok());
+        first.iter().map(id).collect::<Vec<_>>()
+    };
+    let is_read = |id| (id, ExceptionState::Retrying, true);
+    assert_eq!(read(&[], SMALL).await, []);
+    assert_eq!(read(&[2, 3, 5, 99], SMALL).await, [is_read(2)], "3 is not due, and 5 is dead");
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let signature = outbox::Signature::new("ops", "its endpoint is back");
+    let decree = OperatorDecision { decision: Decision::Requeue, signature };
+    admin.decide(&relay(), &[chosen(5)], decree).await.unwrap().remove(0).unwrap();
+    assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
+    assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
 }
 
 async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: &Database<DB>) {

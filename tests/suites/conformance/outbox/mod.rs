@@ -1,5 +1,6 @@
 //! The outbox and its migrations.
 
+mod busy_key;
 mod checkpoint_store;
 pub(crate) mod clusters;
 mod collations;
@@ -47,10 +48,11 @@ pub(crate) use support::each;
 
 tests::cases! {
     modules {
-        checkpoint_store, collations, concurrency, cost, decisions, desks, drift, erasure, grants, hardened,
-        histories, hosts, in_service, log, metrics, migrate, nodes, pauses, pictures, plans, producer, reconciling,
-        replays, restore, retention, retention_clocks, roles, row_security, rows, searches,
-        servers, shared_ids, sizes, snapshots, tails, transaction_ids, unknown_commit, waits, wire,
+        busy_key, checkpoint_store, collations, concurrency, cost, decisions, desks, drift, erasure,
+        grants, hardened, histories, hosts, in_service, log, metrics, migrate, nodes, pauses,
+        pictures, plans, producer, reconciling, replays, restore, retention, retention_clocks,
+        roles, row_security, rows, searches, servers, shared_ids, sizes, snapshots, tails,
+        transaction_ids, unknown_commit, waits, wire,
         withheld,
     }
     // They start and crash their own servers.

@@ -19,12 +19,20 @@ tests::cases! { "saga/workers/{on}/{case}":
         a_busy_type_leaves_room_for_the_others,
         concurrency_is_bounded,
         a_worker_goes_on_when_columns_are_added,
+        options_out_of_bounds_are_refused,
     }
     night on_postgres {
         a_database_host_that_is_gone_stops_no_worker,
         long_steps_that_use_up_the_pool_cost_no_lease,
     }
     night every { a_living_worker_keeps_a_long_step }
+}
+
+/// Goal: an option that is out of bounds is not changed silently. Oracle: the error of `open`.
+async fn options_out_of_bounds_are_refused<DB: Tables>(db: Database<DB>) {
+    let options = fast().lease(Duration::from_secs(86_400));
+    let refused = sagas(&db).options(options).open().await.unwrap_err();
+    assert_eq!(refused.to_string(), "the lease is 1d; choose 1s to 1h");
 }
 
 async fn no_saga_is_run_by_two_at_once<DB: Tables>(db: Database<DB>) {
@@ -115,8 +123,15 @@ async fn a_paused_worker_changes_nothing_after_its_lease<DB: Tables>(db: Databas
         let paused_worker = Worker::of(&paused);
         is_there.notified().await;
         let before = effects(&db).await.len();
-        db.execute(DB::NOW).await.unwrap();
         let other_worker = Worker::of(&other);
+        let epoch = format!("SELECT epoch FROM saga WHERE id = '{name}'");
+        let first = db.integer(&epoch).await.unwrap();
+        // It still renews its lease, possibly before the other one looks.
+        let taken = || async {
+            db.execute(DB::NOW).await?;
+            Ok((db.integer(&epoch).await? > first).then_some(()))
+        };
+        eventually("the other one has taken the saga", taken).await.unwrap();
         assert_eq!(finished(&other, &name).await, "\"the other one\"");
         let after = (effects(&db).await, show(&other, &name).await.0);
         go_on.notify_one();

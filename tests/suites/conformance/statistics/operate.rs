@@ -88,6 +88,8 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
         drop(memory.page(Uuid::nil(), "", Uuid::max(), 100).await?);
         drop(memory.find(&ids).await?);
         drop(memory.unfinished(&ids).await?);
+        drop(inbox.settled(&ids, None).await?);
+        drop(inbox.settled(&ids, Some(&CONSUMER.parse()?)).await?);
         assert!(memory.retained_from().await?.is_some());
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! codes, and what they leave in the database.
 
 mod adopt;
+mod consumers;
 mod dead;
 mod doctor;
 mod erasing;
@@ -25,7 +26,7 @@ use tests::relay_process::{Config, relay, relay_with};
 tests::cases! {
     modules { refusals, setup }
     night modules {
-        adopt, dead, doctor, erasing, history, migrate, once, pausing, replaying, several, showing, terminal,
+        adopt, consumers, dead, doctor, erasing, history, migrate, once, pausing, replaying, several, showing, terminal,
     }
 }
 

@@ -34,11 +34,11 @@ async fn away(stage: Stage) -> Outcome {
 
     let found = refusal(&config).await?;
     let error = found["error"].as_str().unwrap_or_default();
-    let remedy = "nothing listens there: start the broker, or correct host and port in rabbitmq.url";
+    let remedy = "listens there: start the broker, or correct host and port in rabbitmq.url";
     assert!(error.contains("Connection refused") && error.ends_with(remedy), "{found}");
     assert!(found["passes"] == true && found["since"].is_string(), "{found}");
     let status = Ran::with(&config, &["status"]).await?.ended(3)?;
-    assert!(status.out.contains("orders: no message reaches the broker: "), "{status:?}");
+    assert!(status.out.contains("orders: no message reaches the broker, for "), "{status:?}");
     let story = Ran::with(&config, &["show", "1"]).await?.done()?;
     let address = relay.address("serving the page").await?;
     // The page queries the database only once for several requests.

@@ -63,7 +63,8 @@ async fn init_copies_nothing(stage: Stage) -> Outcome {
     let text = std::fs::read_to_string(&path)?;
     assert!(text.contains(&format!("url_file = {named:?}")), "{text}");
     assert!(!text.contains(&url) && !text.contains("\nurl ="), "{text}");
-    Ran::of(&["dead", "list", "--config", file]).await?.done()?;
+    let listed = Ran::of(&["dead", "list", "--config", file]).await?.done()?;
+    assert!(listed.err.contains("no inbox is configured"), "{listed:?}");
     Ok(())
 }
 

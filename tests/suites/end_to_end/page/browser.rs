@@ -100,6 +100,9 @@ async fn decides(stage: Stage) -> Outcome {
     browser.press("form.card button.danger").await?;
     browser.shows("4 of 4 messages discarded").await?;
     assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 4);
+    // Back from the result is the list, not the browser's question whether to send the form again.
+    browser.run("history.back()").await?;
+    browser.shows("No messages are waiting here.").await?;
 
     let served = served.with_dead_more(4, 5).await?;
     let row = served.rows().await?.remove(0);

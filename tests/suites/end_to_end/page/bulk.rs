@@ -34,7 +34,8 @@ async fn many(stage: Stage) -> Outcome {
     let list = ann.get("/dead?topic=parcels").await?.body;
     assert!(list.contains("100,000 messages, 3 causes"), "{list}");
     assert!(
-        list.contains("Discard all 100,000…") && list.contains("for example: the carrier refused parcel "),
+        list.contains("Discard all 100,000…")
+            && list.contains("for example: </span>the carrier refused parcel "),
         "{list}"
     );
 

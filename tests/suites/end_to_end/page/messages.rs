@@ -54,7 +54,7 @@ pub(crate) async fn searched(stage: Stage) -> Outcome {
     let by_header = eve.get("/messages?header=tenant&value=acme").await?.body;
     assert!(by_header.contains(&acme) && !by_header.contains(&eight), "exactly this value: {by_header}");
     let none = eve.get("/messages?key=order").await?.body;
-    assert!(none.contains("no messages found") && !none.contains(&acme), "no beginning of a key: {none}");
+    assert!(none.contains("No messages found") && !none.contains(&acme), "no beginning of a key: {none}");
     for wrong in
         ["/messages?header=tenant", "/messages?value=acme", "/messages?until=soon", "/messages?below=x"]
     {

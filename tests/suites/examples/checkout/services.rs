@@ -62,8 +62,10 @@ impl Services {
         let rabbitmq = brokers::open(stage, Backend::Rabbitmq).await?;
         let queues = [("SHIP", "ship"), ("SHIPPED", "shipped")]
             .map(|(variable, queue)| (variable, rabbitmq.topic_name(queue)));
+        let config = brokers::patient_rabbitmq(&Backend::Rabbitmq.address()?);
         for (_, queue) in &queues {
-            rabbitmq.create_topic(queue).await?;
+            // The shop declares them.
+            brokers::remove_rabbitmq_queue(stage, &config, queue);
         }
         let shipping = Database::<Postgres>::migrated(stage).await?;
         // Both are redirected before any process connects.

@@ -6,8 +6,6 @@ pub(super) mod statements;
 mod status;
 
 use async_trait::async_trait;
-#[cfg(feature = "testing")]
-use outbox::postgres::inventory::Listed;
 use sqlx::{Executor as _, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -21,14 +19,6 @@ use crate::postgres::brief::Brief;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::{EntryId, ExceptionState, LogError, Pause, PauseScope, RelayName};
 use desk::PostgresDesk;
-#[cfg(feature = "testing")]
-use statements::Statements;
-
-/// Lists the statements that are rendered together.
-#[cfg(feature = "testing")]
-pub(super) fn rendered() -> Vec<Listed> {
-    Listed::all_of("admin", Statements::new(None).each())
-}
 
 impl PostgresLog {
     pub(super) async fn admin(&self) -> Result<Brief, LogError> {

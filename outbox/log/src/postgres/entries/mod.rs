@@ -8,8 +8,6 @@ use async_trait::async_trait;
 use message::ERASED_CONTENT_TYPE;
 use migrations::query::Row;
 use outbox::Signature;
-#[cfg(feature = "testing")]
-use outbox::postgres::inventory::Listed;
 use sqlx::postgres::{PgConnection, PgRow, Postgres};
 use sqlx::types::Uuid;
 use sqlx::{Connection as _, Executor as _, Row as _};
@@ -33,12 +31,6 @@ use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::row::Names;
 use crate::{Entry, EntryId, LogError, RelayName, RowLimit, rows, stored};
 use statements::{FIRSTS, IDENTITY, Statements};
-
-/// Lists the statements that are rendered together.
-#[cfg(feature = "testing")]
-pub(super) fn rendered() -> Vec<Listed> {
-    Listed::all_of("entries", Statements::new(None).each())
-}
 
 impl PostgresLog {
     fn sql(&self) -> Statements {

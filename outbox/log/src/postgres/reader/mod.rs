@@ -12,7 +12,7 @@ use sqlx::{PgConnection, Postgres};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
-use crate::exception::ExceptionSummary;
+use crate::exception::{Exception, ExceptionSummary};
 use crate::failure::within;
 use crate::lease::RelayName;
 use crate::postgres::facts;
@@ -151,6 +151,10 @@ impl LogReader for PgReader {
         limit: PageLimit,
     ) -> Result<DuePage, LogError> {
         within(self.call_timeout, self.due(kind, after, limit)).await
+    }
+
+    async fn read_first(&mut self, probes: &[EntryId], limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        within(self.call_timeout, self.first(probes, limit)).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {

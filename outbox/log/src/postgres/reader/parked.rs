@@ -75,6 +75,36 @@ impl PgReader {
         Ok(page)
     }
 
+    pub(super) async fn first(
+        &mut self,
+        probes: &[EntryId],
+        limit: PageLimit,
+    ) -> Result<Vec<Exception>, LogError> {
+        let asked = self.parked_pace.rows(limit);
+        let query = sqlx::query(&self.statements.first)
+            .bind(rows_max(asked))
+            .bind(short_max(limit, asked))
+            .bind(self.relay.as_str())
+            .bind(probes.iter().map(|id| id.0).collect::<Vec<_>>())
+            .bind(&self.run);
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
+            let place = Place::Parked(&self.relay);
+            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        let cut = match read().await {
+            Ok(cut) => cut,
+            Err(error) => {
+                let doing = "read what is retried before the rest";
+                return Err(self.questions.unread(&mut self.connection, doing, error).await);
+            }
+        };
+        self.check_run(cut.rows.len()).await?;
+        cut.rows.iter().map(|row| self.exception(row, &cut, limit)).collect()
+    }
+
     pub(super) async fn held(
         &mut self,
         asks: &[HeldAsk],

@@ -49,13 +49,11 @@
 
 mod bases;
 mod ids;
-mod statements;
+pub(super) mod statements;
 
 use std::time::Duration;
 
 use migrations::Identifier;
-#[cfg(feature = "testing")]
-use outbox::postgres::inventory::Listed;
 use sqlx::{Connection, PgConnection, Postgres, Transaction};
 
 use crate::failure::within;
@@ -84,12 +82,6 @@ const MOMENT: &str = "250ms";
 /// published out of order.
 const OUT_OF_ORDER: &str = "; of the rows not read yet, those written after the sequence was set back have \
      smaller ids and are published first, even within a key";
-
-/// Lists the statements that are rendered together.
-#[cfg(feature = "testing")]
-pub(super) fn rendered() -> Vec<Listed> {
-    Listed::all_of("rebase", Statements::new(None).each())
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct Rebase {

@@ -11,7 +11,7 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
-use crate::exception::ExceptionSummary;
+use crate::exception::{Exception, ExceptionSummary};
 use crate::lease::RelayName;
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
@@ -46,6 +46,10 @@ impl LogReader for SqliteReader {
         limit: PageLimit,
     ) -> Result<DuePage, LogError> {
         self.due(kind, after, limit).await
+    }
+
+    async fn read_first(&mut self, probes: &[EntryId], limit: PageLimit) -> Result<Vec<Exception>, LogError> {
+        self.first(probes, limit).await
     }
 
     async fn read_held(&mut self, asks: &[HeldAsk], limit: PageLimit) -> Result<Vec<HeldPage>, LogError> {

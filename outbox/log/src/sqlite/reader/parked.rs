@@ -52,6 +52,30 @@ impl SqliteReader {
         Ok(page)
     }
 
+    pub(super) async fn first(
+        &mut self,
+        probes: &[EntryId],
+        limit: PageLimit,
+    ) -> Result<Vec<Exception>, LogError> {
+        let (payload_max, headers_max) = row_max(&limit.row);
+        let ids: Vec<String> = probes.iter().map(|id| id.0.to_string()).collect();
+        let rows = sqlx::query(&SQL.first)
+            .bind(self.relay.as_str())
+            .bind(format!("[{}]", ids.join(",")))
+            .bind(rows_max(limit))
+            .bind(payload_max)
+            .bind(headers_max)
+            .fetch(&mut self.connection);
+        let mut exceptions = Vec::new();
+        let source = &self.source;
+        take(rows, limit, |row, columns| {
+            exceptions.push(exception(row, columns, source, &limit.row)?);
+            Ok(())
+        })
+        .await?;
+        Ok(exceptions)
+    }
+
     pub(super) async fn held(
         &mut self,
         asks: &[HeldAsk],

@@ -93,8 +93,10 @@ impl World {
                 **id >= from && QueueHash::of(&row.topic, row.key.as_deref()) == queue
             };
             let next = held.iter().find(is_next);
-            let is_stopped =
-                next.is_some_and(|(id, row)| self.machine.blocks.keeps(&row.topic, row.key.as_deref(), *id));
+            let blocks = &self.machine.blocks;
+            let is_stopped = next.is_some_and(|(id, row)| {
+                blocks.keeps(&row.topic, row.key.as_deref(), *id) || blocks.has_a_turn_later()
+            });
             assert!(is_stopped, "nothing stops {next:?}, and nothing releases its queue from {} on", from.0);
         }
     }

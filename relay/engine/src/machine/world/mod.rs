@@ -374,6 +374,9 @@ impl World {
         self.now += self.rng.random_range(0..20);
         self.machine.set_now(Duration::from_millis(self.now));
         self.machine.give_way();
+        if self.rng.random_bool(0.1) {
+            self.machine.make_room();
+        }
         match self.rng.random_range(0..100) {
             0..25 => self.read(),
             25..45 => {

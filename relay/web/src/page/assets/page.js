@@ -115,7 +115,18 @@
     });
   }
 
-  // Buttons for selected messages need a selection.
+  // A confirmation answers a form, and browsers do not keep it: to come back to it would mean to send
+  // that form again. The history has the page that its link leads back to instead.
+  if (/\/(dead|keys|replay)\/confirm$/.test(location.pathname)) {
+    const back = document.querySelector("#content a.button");
+    if (back) {
+      history.replaceState(null, "", back.href);
+      // Browsers may also keep the confirmation as it was.
+      addEventListener("pageshow", (event) => { if (event.persisted) location.replace(back.href); });
+    }
+  }
+
+  // Buttons for selected messages need some.
   const enable = () => {
     const none = !document.querySelector("input[name=row]:checked");
     document.querySelectorAll("button[data-selected]").forEach((it) => { it.disabled = none; });

@@ -6,6 +6,7 @@ use operate::cause::signature;
 use operate::consumers::ConsumerLine;
 use operate::pause::PauseLine;
 use operate::status::{PipelineStatus, Symptom, Wait};
+use outbox_log::PauseScope;
 use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
@@ -15,6 +16,7 @@ use super::super::layout::{cell, clock, copyable, count, form_token, lasting, ma
 use super::super::links::Links;
 use super::super::plot::{Curve, plot};
 use super::super::samples::Hour;
+use super::super::text::capital;
 use super::super::trouble::{Of, Subject, Told, badge_text, told};
 
 /// Maximum number of conditions on a card; a pipeline may have any number of pauses.
@@ -42,6 +44,7 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
                 @for (index, wait) in subject.waits.iter().take(WAITS_MAX).enumerate() {
                     li class=(kind_of(wait)) {
                         (reason(wait, index))
+                        @if let Some(waiting) = waiting(subject, wait) { p { (waiting) } }
                         div class="links" {
                             (actions(operator, subject, wait))
                             (links.what_to_do(wait.symptom))
@@ -60,6 +63,7 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
 /// Renders what a condition is, and why. The head of the card has the duration of the first one.
 fn reason(wait: &Wait, index: usize) -> Markup {
     let Told { what, why } = told(wait);
+    let (why, remedy) = apart(wait, why);
     let lasts = wait.lasts.filter(|_| index > 0).map(|lasts| lasting(lasts.as_secs_f64()));
     let of_messages = wait.count.is_some();
     html! {
@@ -69,7 +73,35 @@ fn reason(wait: &Wait, index: usize) -> Markup {
             @if let Some(lasts) = lasts { span class="faint" { " · " (lasts) } }
         }
         @if let Some(why) = why.as_deref().filter(|_| of_messages) { p { (whole(why)) } }
+        @if let Some(remedy) = remedy { p { (whole(&remedy)) } }
     }
+}
+
+/// Separates the remedy from the error of a broker or a database, so that it is not the last clause
+/// of a long sentence.
+fn apart(wait: &Wait, why: Option<String>) -> (Option<String>, Option<String>) {
+    let has_remedy = matches!(wait.symptom, Symptom::BrokerRefuses | Symptom::DatabaseAway);
+    let Some(whole) = why.as_deref().filter(|_| has_remedy) else { return (why, None) };
+    match whole.rsplit_once("; ") {
+        Some((error, remedy)) => (Some(format!("{error}.")), Some(format!("{}.", capital(remedy)))),
+        None => (why, None),
+    }
+}
+
+/// Returns how many messages wait because of a condition of the whole pipeline.
+fn waiting(subject: &Subject<'_>, wait: &Wait) -> Option<String> {
+    let Of::Pipeline(status) = subject.of else { return None };
+    let is_of_all = match wait.symptom {
+        Symptom::NeverLed | Symptom::NoLeader | Symptom::BrokerRefuses | Symptom::Behind => true,
+        Symptom::Paused => {
+            let pauses = status.paused.iter().filter(|pause| pause.paused == PauseScope::Pipeline);
+            pauses.map(PauseLine::told).any(|told| told == wait.why)
+        }
+        _ => false,
+    };
+    let entries = status.backlog_entries_max.filter(|_| is_of_all && status.oldest_pending_id.is_some())?;
+    let text = if entries == 1 { "message waits." } else { "messages wait." };
+    Some(format!("At most {} {text}", count(entries)))
 }
 
 fn title(subject: &Subject<'_>) -> Markup {
@@ -255,7 +287,7 @@ mod tests {
     use super::*;
     use operate::Role;
     use operate::cause::Cause;
-    use operate::status::PipelineState;
+    use operate::status::{BrokerError, PipelineState};
     use outbox_log::ExceptionState::{Dead, Held, Retrying};
 
     fn dead(others: usize) -> PipelineStatus {
@@ -320,6 +352,7 @@ mod tests {
             remembers_from: OffsetDateTime::UNIX_EPOCH,
             has_started: true,
             cause: Some(cause).filter(|_| !error.is_empty()),
+            untaken: None,
         }
     }
 
@@ -357,6 +390,46 @@ mod tests {
         assert!(text.contains(error), "the card has the whole error: {text}");
         assert!(text.contains("error_like=no+answer+from+%23.%23.%23.%23%3A%23+about+order+%23"), "{text}");
         assert!(!text.contains("ba681445d351\"") && !text.contains("10.1.2.3%3A"), "{text}");
+    }
+
+    /// Goal: the remedy is seen without reading a long error, and so is what the condition costs.
+    /// Oracle: the card of a broker that is away, and of a pipeline whose pause keeps messages.
+    #[test]
+    fn a_card_has_the_remedy_and_the_number_that_waits_apart() {
+        let since = OffsetDateTime::now_utc();
+        let error =
+            String::from("no connection (1 error; 2 suppressed); start the broker, or correct the port");
+        let away = PipelineStatus {
+            state: PipelineState::Leading,
+            broker_error: Some(BrokerError { error, passes: true, since }),
+            oldest_pending_id: Some(7),
+            backlog_entries_max: Some(1_650),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let text = rendered(Role::Viewer, &away);
+        for part in [
+            "no connection (1 error; 2 suppressed).</span>",
+            "<p><span class=\"text\">Start the broker, or correct the port.</span></p>",
+            "<p>At most 1,650 messages wait.</p>",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let empty = PipelineStatus { oldest_pending_id: None, ..away.clone() };
+        assert!(!rendered(Role::Viewer, &empty).contains("At most"));
+        let pause = |paused| PauseLine {
+            pipeline: String::from("orders"),
+            paused,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since,
+            age: Duration::from_secs(90),
+        };
+        let paused = |scope| {
+            let status = PipelineStatus { broker_error: None, paused: vec![pause(scope)], ..away.clone() };
+            rendered(Role::Viewer, &status)
+        };
+        assert!(paused(PauseScope::Pipeline).contains("At most 1,650 messages wait."));
+        assert!(!paused(PauseScope::Topic(String::from("refunds"))).contains("At most"), "not of all");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::super::address::with_query;
 use super::super::fields::Fields;
 use super::super::layout::{cell, count, folded, maybe, since, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::plain;
 use super::dead::kept;
 
 /// Causes that are shown at once.
@@ -97,7 +98,9 @@ fn error(group: &CauseGroup) -> Markup {
     match (group.cause.as_str(), group.example.as_str()) {
         ("", _) => maybe(None),
         (cause, example) if cause == example => whole(cause),
-        (_, example) => whole(&format!("for example: {example}")),
+        (_, example) => {
+            html! { span class="text" { span class="faint" { "for example: " } (plain(example)) } }
+        }
     }
 }
 
@@ -128,7 +131,7 @@ mod tests {
         assert!(text.contains("2,009 messages, 2 causes"), "{text}");
         assert!(text.contains("href=\"/dead?topic=orders&amp;error_like=larger+than+%23+takes\""), "{text}");
         assert!(
-            text.contains(">for example: larger than 17 takes<") && text.contains(">no route<"),
+            text.contains("for example: </span>larger than 17 takes<") && text.contains(">no route<"),
             "{text}"
         );
     }

@@ -6,8 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::Uri;
 use inbox::{Activity, Reason};
 use maud::{Markup, html};
-use operate::Places;
-use operate::consumers::{ConsumerLine, OwnConsumer, OwnState, OwnWait, consumers, waits_for};
+use operate::consumers::{ConsumerLine, OwnConsumer, OwnState, OwnWait, Untaken, consumers, waits_for};
 
 use super::super::address::with_query;
 use super::super::answer::{Html, Problem};
@@ -29,7 +28,7 @@ pub(crate) async fn show(
     uri: Uri,
 ) -> Result<Html, Problem> {
     let turn = app.turn().await?;
-    let places = app.with_inboxes(Places::new(), "").await;
+    let places = app.with_inboxes(app.outboxes("")?, "").await;
     let found = consumers(&places, &operator).await;
     places.close().await;
     drop(turn);
@@ -84,6 +83,7 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
             (cell(&line.consumer))
             @if is_shared { p class="faint" { "at " (cell(&line.location)) } }
             @if !line.has_started { p class="faint" { "has not started yet" } }
+            @if let Some(untaken) = &line.untaken { (of_untaken(untaken)) }
         },
         html! { @if activity.dead > 0 { a class="count bad" href=(dead) { (count(activity.dead)) } } @else { (number(0)) } },
         maybe_since(activity.dead_since),
@@ -97,10 +97,22 @@ fn row(line: &ConsumerLine, all: &[ConsumerLine]) -> Vec<Markup> {
     ]
 }
 
+/// Renders the message that a consumer should know.
+fn of_untaken(untaken: &Untaken) -> Markup {
+    let id = untaken.message_id.to_string();
+    html! {
+        p class="warn" {
+            "applies nothing, for " (lasting(untaken.quiet.as_secs_f64())) ": "
+            a href=(with_query("/message", &[("id", &id)])) { "a published message" }
+            " has not arrived"
+        }
+    }
+}
+
 /// Formats the number of duplicates and their share of deliveries; a dash when none were counted.
 fn duplicates(activity: &Activity) -> String {
     match activity.duplicate_rate() {
-        Some(rate) => format!("{} ({:.1} %)", count(activity.counted.duplicates), rate * 100.0),
+        Some(rate) => format!("{} ({:.1}\u{a0}%)", count(activity.counted.duplicates), rate * 100.0),
         None => "–".to_owned(),
     }
 }

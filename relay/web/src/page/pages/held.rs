@@ -1,5 +1,6 @@
 //! Waiting keys, and the message that stops each.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -51,7 +52,7 @@ pub(crate) async fn show(
             }
         }
         @if keys.is_empty() { p class="empty" { "No keys are waiting" @if !found.away.is_empty() { " in the databases that answer" } "." } } @else {
-            (list("Held keys", &COLUMNS, piece.rows.iter().map(row)))
+            (list("Held keys", &COLUMNS, rows(piece.rows)))
             (piece.links("/held", &[("pipeline", pipeline)]))
         }
     };
@@ -80,7 +81,22 @@ const COLUMNS: [Column; 8] = [
     column("Why", Kind::Why),
 ];
 
-fn row(line: &HeldLine) -> Vec<Markup> {
+/// Renders keys. The error of a message that stops a topic is told once: many keys wait for it.
+fn rows(lines: &[HeldLine]) -> Vec<Vec<Markup>> {
+    let mut told = BTreeSet::new();
+    let is_told = |line: &HeldLine| match &line.stopped_by {
+        Some(Stop::Topic(stop)) => {
+            !told.insert((line.pipeline.clone(), line.topic.clone(), stop.first.clone()))
+        }
+        _ => false,
+    };
+    let told: Vec<bool> = lines.iter().map(is_told).collect();
+    lines.iter().zip(told).map(|(line, is_told)| row(line, is_told)).collect()
+}
+
+/// Renders a key. `is_told` is whether an earlier row has the error of the message that stops its
+/// topic.
+fn row(line: &HeldLine, is_told: bool) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
     let due = match &line.stopped_by {
         Some(Stop::Topic(stop)) => stop.due_in_seconds,
@@ -121,7 +137,8 @@ fn row(line: &HeldLine) -> Vec<Markup> {
                     span class="text" {
                         "its topic is stopped by "
                         @if *others > 0 { "one of " (count(others + 1)) " messages that are retried, for example " }
-                        (first) @if let Some(error) = error { ": " (plain(error)) }
+                        (first)
+                        @if is_told { ", as above" } @else if let Some(error) = error { ": " (plain(error)) }
                     }
                 }
                 Some(Stop::NotExamined) => {
@@ -168,7 +185,7 @@ mod tests {
             behind: 2,
             stopped_by: Some(Stop::Pause(pause)),
         };
-        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert_eq!((cells[3].as_str(), cells[5].as_str()), ("a pause", "3"));
         assert!(cells[7].contains("topic refunds is paused by bob: migration"), "{cells:?}");
         let stop = TopicStop {
@@ -178,23 +195,28 @@ mod tests {
             others: 0,
         };
         let line = HeldLine { stopped_by: Some(Stop::Topic(stop.clone())), ..line };
-        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert!(cells[3].contains("id=5&amp;"), "{cells:?}");
         assert!(cells[7].contains("its topic is stopped by 5: no topic"), "{cells:?}");
         assert!(cells[7].contains("next attempt in 12s"), "{cells:?}");
+        let other = HeldLine { key: Some(String::from("order-8")), ..line.clone() };
+        let both: Vec<String> =
+            rows(&[line.clone(), other]).concat().into_iter().map(Markup::into_string).collect();
+        assert!(both[7].contains("5: no topic") && !both[7].contains("as above"), "{both:?}");
+        assert!(both[15].contains("stopped by 5, as above") && !both[15].contains("no topic"), "{both:?}");
         let line = HeldLine { stopped_by: Some(Stop::Topic(TopicStop { others: 2, ..stop })), ..line };
-        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert!(cells[3].contains("topic=refunds&amp;state=retrying\">one of 3<"), "{cells:?}");
         assert!(
             cells[7].contains("one of 3 messages that are retried, for example 5: no topic"),
             "{cells:?}"
         );
         let line = HeldLine { stopped_by: Some(Stop::NotExamined), ..line };
-        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert!(cells[3].contains("unknown") && !cells[3].contains("id=5"), "{cells:?}");
         assert!(cells[7].contains("not among the messages that were examined"), "{cells:?}");
         let line = HeldLine { stopped_by: None, ..line };
-        let cells: Vec<String> = row(&line).into_iter().map(Markup::into_string).collect();
+        let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert!(cells[7].contains("nothing known stops it"), "{cells:?}");
         assert_eq!((waiting(&line), waits(&line)), (3, true));
         let alone = HeldLine { state: MessageState::Dead, behind: 0, ..line };

@@ -120,15 +120,12 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
         @if let Some(id) = &story.message_id {
             p class="lead" { "Message id " (copyable("message id", id)) }
         }
-        @for part in &story.outboxes { (outbox(operator, part)) }
-        @if story.outboxes.is_empty() {
-            p class="notice" { (sentence(story.no_outbox_text())) }
-        }
-        h2 { "At consumers" }
-        @if story.inboxes.is_empty() {
-            p class="empty" { (sentence(story.no_inbox_text())) }
+        @if needs_operator_at_consumer(story) {
+            (at_consumers(operator, story))
+            (in_outboxes(operator, story))
         } @else {
-            (inboxes(operator, &story.inboxes))
+            (in_outboxes(operator, story))
+            (at_consumers(operator, story))
         }
         h2 id="decisions" { "Decisions" }
         @if decisions.is_empty() {
@@ -144,6 +141,32 @@ fn page(operator: &Operator, query: &Fields, story: &Story) -> Markup {
                 p { "Payloads are hidden. The audit records who viewed them, and why." }
                 (signature("Show the payload", false))
             }
+        }
+    }
+}
+
+/// Returns whether an operator has to decide at a consumer, and in no outbox: that comes first.
+fn needs_operator_at_consumer(story: &Story) -> bool {
+    story.inboxes.iter().any(|part| part.state == MessageState::Dead)
+        && story.outboxes.iter().all(|part| part.state == MessageState::Published)
+}
+
+fn in_outboxes(operator: &Operator, story: &Story) -> Markup {
+    html! {
+        @for part in &story.outboxes { (outbox(operator, part)) }
+        @if story.outboxes.is_empty() {
+            p class="notice" { (sentence(story.no_outbox_text())) }
+        }
+    }
+}
+
+fn at_consumers(operator: &Operator, story: &Story) -> Markup {
+    html! {
+        h2 { "At consumers" }
+        @if story.inboxes.is_empty() {
+            p class="empty" { (sentence(story.no_inbox_text())) }
+        } @else {
+            (inboxes(operator, &story.inboxes))
         }
     }
 }
@@ -528,6 +551,37 @@ mod tests {
             ["no route", "Requeue…", "Discard…", "Edit…", "<dt>Topic", "<dt>Enqueued", "<dt>Destination"];
         let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
         assert!(places.is_sorted(), "{text}");
+    }
+
+    /// Goal: the same for a dead letter of a consumer, whose message has left the outbox. Oracle:
+    /// the order of its page.
+    #[test]
+    fn a_dead_letter_is_above_the_message_that_was_published() {
+        let published = OutboxPart {
+            state: MessageState::Published,
+            because: None,
+            behind: None,
+            parked_since: None,
+            ..held()
+        };
+        let dead = InboxPart {
+            error: Some("the amount is negative".into()),
+            dead_letter: Some("01a21987-9bca-7af8-8184-ba681445d351".into()),
+            ..at("billing", MessageState::Dead)
+        };
+        let story = |outbox: OutboxPart| Story {
+            message_id: None,
+            outboxes: vec![outbox],
+            inboxes: vec![dead.clone()],
+            decisions: vec![],
+            away: vec![],
+        };
+        let text = shown_to_ann(&story(published));
+        let order = ["the amount is negative", "Requeue…", "Outbox of", "<dt>Destination"];
+        let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
+        assert!(places.is_sorted(), "{text}");
+        let text = shown_to_ann(&story(held()));
+        assert!(text.find("Outbox of") < text.find("the amount is negative"), "it waits there: {text}");
     }
 
     /// Goal: the size before an edit is not taken for what was sent. Oracle: the names of the facts

@@ -15,6 +15,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, badge, bytes, cell, find, maybe, since, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::super::text::capital;
 use super::filter_box::FilterBox;
 
 /// Maximum number of messages from each outbox.
@@ -120,7 +121,7 @@ fn result(query: &Fields, found: &SearchResult, is_latest: bool) -> Markup {
         h2 { @if is_latest { "Latest messages" } @else { "Found, newest first" } }
         (away(&found.away))
         @if found.messages.is_empty() {
-            p class="empty" { (found.none_text()) "." }
+            p class="empty" { (capital(found.none_text())) "." }
         } @else {
             (list("Messages", &COLUMNS, found.messages.iter().map(row)))
         }
@@ -221,13 +222,13 @@ mod tests {
         let query = fields(&[["header", "tenant"], ["value", "a&b "], ["until", "2h"]]);
         let found = SearchResult { searched: vec![part(Some(77))], ..SearchResult::default() };
         let text = result(&query, &found, false).into_string();
-        assert!(text.contains("nothing found so far: continue the search for older messages."), "{text}");
+        assert!(text.contains("Nothing found so far: continue the search for older messages."), "{text}");
         assert!(text.contains("searched 100000 of about 9999999 messages"), "{text}");
         let next = "/messages?header=tenant&amp;value=a%26b+&amp;pipeline=orders&amp;below=77";
         assert!(text.contains(next), "{text}");
         let whole = SearchResult { searched: vec![part(None)], ..SearchResult::default() };
         let text = result(&query, &whole, false).into_string();
-        assert!(text.contains("no messages found") && !text.contains("rel=\"next\""), "{text}");
+        assert!(text.contains("No messages found") && !text.contains("rel=\"next\""), "{text}");
     }
 
     #[test]
@@ -236,8 +237,8 @@ mod tests {
         let found = SearchResult { searched: vec![part(None)], away, ..SearchResult::default() };
         let text = result(&fields(&[]), &found, true).into_string();
         assert!(text.contains("bills: connection refused"), "{text}");
-        assert!(text.contains("nothing was found, but not every database answered"), "{text}");
-        assert!(!text.contains("no messages found"), "{text}");
+        assert!(text.contains("Nothing was found, but not every database answered."), "{text}");
+        assert!(!text.contains("No messages found"), "{text}");
     }
 
     #[test]

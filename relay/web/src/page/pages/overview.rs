@@ -20,7 +20,7 @@ use super::super::layout::{Frame, Tab, away, cell, count, since, whole};
 use super::super::links::Links;
 use super::super::observe::{OwnConsumers, Picture};
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, away_of, consumers, dead_in_title, is_told, sort, summary};
+use super::super::trouble::{Of, Subject, away_of, consumers, in_title, is_told, sort, summary};
 use super::card::{card, plots, rate, written};
 use super::pieces::piece;
 
@@ -50,8 +50,8 @@ pub(crate) async fn show(
         own_consumers: &app.observer.own_consumers(),
         has_inboxes,
     };
-    let Body { body, dead } = look.body(&own, &query)?;
-    let title = dead.map_or_else(|| String::from("Overview"), |dead| format!("({dead}) Overview"));
+    let Body { body, worst } = look.body(&own, &query)?;
+    let title = worst.map_or_else(|| String::from("Overview"), |worst| format!("({worst}) Overview"));
     let frame = Frame::new(Tab::Overview, &title).headed_by_its_lead().taken_at(picture.at);
     Ok(Html(frame.live(&uri).page(&body)))
 }
@@ -59,8 +59,8 @@ pub(crate) async fn show(
 /// The overview as markup.
 struct Body {
     body: Markup,
-    /// The number of dead messages, for the title.
-    dead: Option<String>,
+    /// The worst, for the title.
+    worst: Option<String>,
 }
 
 /// Content and reader of the overview.
@@ -86,8 +86,8 @@ impl Look<'_> {
         if beside.read_at.is_none() && has_inboxes {
             told.push_str(" The consumers are not known yet.");
         }
-        let dead = dead_in_title(&subjects);
-        // A card names the database of its pipeline, so an inbox in the same database adds nothing.
+        let worst = in_title(&subjects);
+        // A card names the database of its pipeline: an inbox in it says nothing more.
         let away_beside: Vec<OperateError> =
             beside.away.iter().filter(|error| !is_told(error, &databases_away)).cloned().collect();
         let is_long = subjects.len() > FILTER_FROM;
@@ -117,7 +117,7 @@ impl Look<'_> {
             }
             (last_hour(&subjects, picture))
         };
-        Ok(Body { body, dead })
+        Ok(Body { body, worst })
     }
 }
 
@@ -269,8 +269,8 @@ mod tests {
         };
         let text = |query: &str| {
             let fields = serde_json::from_value(serde_json::json!([["q", query]])).unwrap();
-            let Body { body, dead } = look.body(&|_| None, &fields).unwrap();
-            assert_eq!(dead.as_deref(), Some("5,000 dead"), "of all, whatever the filter is");
+            let Body { body, worst } = look.body(&|_| None, &fields).unwrap();
+            assert_eq!(worst.as_deref(), Some("5,000 dead"), "of all, whatever the filter is");
             body.into_string()
         };
         let all = text("");

@@ -54,7 +54,9 @@ pub(crate) async fn show(
                 a class="button" href=(verify::address(name)) { "Verify" }
             }
             @if !pipeline.broker.lends_transactions() {
-                a class="button" href=(replay::address(name)) { "Replay…" }
+                a class="button" href=(replay::address(name)) {
+                    @if may_decide(&operator) { "Replay…" } @else { "Last replay" }
+                }
             }
             @if let Some(dashboard) = app.links.dashboard(name) { (dashboard) }
             (app.links.runbook())

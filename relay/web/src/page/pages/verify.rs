@@ -207,7 +207,7 @@ fn shown(report: &Report) -> Markup {
         _ => "good",
     };
     html! {
-        p class="lead" { (tone(colour, &report.conclusion())) }
+        p class="lead verdict" { (tone(colour, &report.conclusion())) }
         @for pipeline in &report.pipelines {
             p {
                 (count(pipeline.enqueued)) " enqueued, " (count(pipeline.published)) " published, "

@@ -170,6 +170,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.due", "", 10, 0, format!("{MANY},1000000,'main','1970-01-01',0,NULL"));
     add(Relay, "statements.next_due", "", 1, 0, s("'main','1970-01-01',0"));
     add(Relay, "statements.retried", "", 10, 0, format!("{MANY},1000000,'main','1970-01-01',0,NULL"));
+    add(Relay, "statements.first", "", 200, 0, format!("{MANY},1000000,'main',{},NULL", array(1..=100)));
     add(Relay, "statements.next_retried", "", 1, 0, s("'main','1970-01-01',0"));
     add(Relay, "statements.held", "", MANY, 0, s("500,1000000,'main','{kkey-3,kkey-4}','{5,6}',NULL"));
     add(Relay, "statements.held", "nothing", 2, 0, format!("500,1000000,'main','{{kkey-35,kkey-3a}}','{{{LOG},1}}',NULL"));
@@ -288,7 +289,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "tables.audited", "", 100, 2 * PARKED, format!("'main',100,{},NULL,NULL,50", i64::MAX));
     add(Relay, "tables.decisions_of", "", 100, 0, format!("'main',{one},100"));
     add(Relay, "tables.operations", "", 100, PARKED, format!("'main',100,{}", i64::MAX));
-    add(Relay, "tables.operations_of", "", 100, PARKED, format!("'main',100,{},'pause'", i64::MAX));
+    for (about, action) in [("", "pause"), ("without a row", "login"), ("with few rows", "revoke")] {
+        add(Relay, "tables.operations_of", about, 100, 0, format!("'main',100,{},'{action}'", i64::MAX));
+    }
     add(Plain, "tables.note", "", 1, 0, s("'ann','test','topic','pause','main'"));
     add(Relay, "tables.pauses", "", 1, 0, s("'main'"));
     add(Relay, "tables.paused_scopes", "", 1, 0, s("'main'"));

@@ -10,6 +10,7 @@
 
 mod cases;
 mod touched;
+mod unlisted;
 
 use std::collections::BTreeSet;
 
@@ -26,6 +27,7 @@ tests::cases! { "outbox/plans/{on}/{case}":
         a_checkpoint_touches_what_it_changes,
         no_statement_follows_the_statistics,
     }
+    modules { unlisted }
 }
 
 /// The tables that accompany the log.
@@ -62,8 +64,8 @@ async fn fill(db: &Database<Postgres>) {
         "outbox_audit (actor, relay, id, message_id, action, note, decision) SELECT 'ann', 'main', id, message_id, \
          CASE id % 3 WHEN 0 THEN 'discard' WHEN 1 THEN 'edit' ELSE 'requeue' END, 'test', \
          '0190b5a2-0000-7000-8000-0000000000d1' FROM {parked}",
-        "outbox_operation (actor, relay, action, selection, note) SELECT 'ann', 'main', 'pause', 'topic', 'test' \
-         FROM {parked}",
+        "outbox_operation (actor, relay, action, selection, note) SELECT 'ann', 'main', \
+         CASE WHEN id <= 5 THEN 'revoke' ELSE 'pause' END, 'topic', 'test' FROM {parked} ORDER BY id",
     ] {
         let parked = format!("outbox_message WHERE id <= {PARKED}");
         db.run(&format!("INSERT INTO {}", insert.replace("{parked}", &parked))).await;

@@ -19,7 +19,7 @@ struct Case {
     payload: &'static str,
 }
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 9] = [
     Case { document: r#"{"key":"k","größe":"NUL \u0000"}"#, key: "k", payload: r#""NUL \u0000""# },
     Case {
         document: r#"{"größe":{"half":"\ud83d","other":"\ude00"},"key":"k\ud83d"}"#,
@@ -48,6 +48,17 @@ const CASES: [Case; 7] = [
         document: r#"{"gr\u00f6\u00dfe":"\ud83d\ude00","k\u0065y":"k"}"#,
         key: "k",
         payload: r#""\ud83d\ude00""#,
+    },
+    // Also beside an escape that is not readable, and beside a backslash that is escaped itself.
+    Case {
+        document: r#"{"gr\u00f6\u00dfe":"NUL \u0000","\ud83d":"\\","k\u0065y":"k"}"#,
+        key: "k",
+        payload: r#""NUL \u0000""#,
+    },
+    Case {
+        document: r#"{"gr\u00F6\u00DFe":["\\u0000\\\u0000","\u00f6\\"],"key":"k\u0000"}"#,
+        key: "k\u{fffd}",
+        payload: r#"["\\u0000\\\u0000","\u00f6\\"]"#,
     },
     Case { document: r#"{"größe": 1.50, "key": "k"}"#, key: "k", payload: "1.50" },
 ];

@@ -158,6 +158,9 @@ public final class JdbcBilling implements Guard {
 
     /** The handler: an invoice and its event, in the transaction of the inbox row. */
     public static void bill(Connection tx, Message message) throws Exception {
+        if (!message.kind().equals("order.placed")) {
+            throw new Message.Reject("no handler for " + message.kind());
+        }
         JsonNode order = JSON.readTree(message.payload());
         String customer = order.get("customer").asText();
         if (one(tx, "SELECT name FROM blocked_customer WHERE name = ?", customer) != null) {
@@ -172,6 +175,13 @@ public final class JdbcBilling implements Guard {
 
     public static void main(String[] arguments) throws Exception {
         Connection connection = DriverManager.getConnection(Guard.jdbcUrl(System.getenv("DATABASE_URL")));
+        if (arguments.length > 0) { // place ORDER CUSTOMER CENTS
+            long order = Long.parseLong(arguments[1]);
+            long cents = Long.parseLong(arguments[3]);
+            Callable<UUID> place = () -> placeOrder(connection, order, arguments[2], cents);
+            System.out.println(transaction(connection, place));
+            return;
+        }
         String consumer = System.getenv().getOrDefault("CONSUMER", "billing-jdbc");
         new JdbcBilling(connection, consumer, JdbcBilling::bill).consume(consumer);
     }

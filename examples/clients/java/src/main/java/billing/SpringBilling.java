@@ -141,6 +141,9 @@ public class SpringBilling {
 
     /** The handler: an invoice and its event, in the transaction of the inbox row. */
     public static void bill(JdbcTemplate jdbc, Message message) throws Exception {
+        if (!message.kind().equals("order.placed")) {
+            throw new Message.Reject("no handler for " + message.kind());
+        }
         JsonNode order = JdbcBilling.JSON.readTree(message.payload());
         String customer = order.get("customer").asText();
         if (!jdbc.queryForList("SELECT FROM blocked_customer WHERE name = ?", customer).isEmpty()) {
@@ -180,6 +183,12 @@ public class SpringBilling {
 
     public static void main(String[] arguments) throws Exception {
         try (var spring = new AnnotationConfigApplicationContext(SpringBilling.class)) {
+            if (arguments.length > 0) { // place ORDER CUSTOMER CENTS
+                long cents = Long.parseLong(arguments[3]);
+                Orders orders = spring.getBean(Orders.class);
+                System.out.println(orders.place(Long.parseLong(arguments[1]), arguments[2], cents));
+                return;
+            }
             Inbox inbox = spring.getBean(Inbox.class);
             new SpringGuard(inbox, spring.getBean(JdbcTemplate.class), SpringBilling::bill).consume(CONSUMER);
         }

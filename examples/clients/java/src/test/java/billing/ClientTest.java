@@ -74,9 +74,12 @@ abstract class ClientTest {
     }
 
     static Message changed(UUID id, String payload, String customer) {
+        return ofKind("order.placed", id, payload, customer);
+    }
+
+    static Message ofKind(String kind, UUID id, String payload, String customer) {
         String type = "application/json";
-        return new Message(
-                "orders", payload.getBytes(), id, "order.placed", type, customer, "/orders", null, Map.of(), "");
+        return new Message("orders", payload.getBytes(), id, kind, type, customer, "/orders", null, Map.of(), "");
     }
 
     static long invoices(long number) throws Exception {
@@ -155,6 +158,10 @@ abstract class ClientTest {
         assertEquals("key_reused", apply(changed(message.id(), "{}", "ann")));
         assertEquals("key_reused", letter(message, "reason"));
         assertEquals("too_old", apply(changed(Message.derivedId(1_000, "old"), "{}", "ann")));
+        String payload = "{\"order\":" + order() + ",\"customer\":\"ann\",\"cents\":1250}";
+        UUID id = Message.derivedId(System.currentTimeMillis(), payload);
+        // A topic may have several kinds.
+        assertEquals("rejected", apply(ofKind("order.cancelled", id, payload, "ann")));
         var properties = new BasicProperties.Builder().headers(Map.of("cloudEvents_chunkindex", "0"));
         assertEquals("malformed", apply(Message.read("orders", properties.build(), new byte[1])));
     }
