@@ -261,7 +261,8 @@ mod tests {
     /// of the threads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn a_connection_to_a_frozen_broker_is_given_up() {
-        const PATIENCE: Duration = Duration::from_secs(20);
+        // Other tests use the client as well, and the machine may be busy.
+        const PATIENCE: Duration = Duration::from_secs(240);
         for progress in ALL {
             let (ended, mut ends) = mpsc::unbounded_channel();
             let (began, mut begins) = mpsc::unbounded_channel();

@@ -184,7 +184,9 @@ fn change_id(
     let millis = position.text("ts_ms").and_then(|text| text.parse().ok()).filter(|millis| *millis > 0);
     let Some(at) = millis.and_then(of_millis) else { return of_place() };
     let mut parts: Vec<Vec<u8>> = vec![malformed.topic.clone().into_bytes(), key, operation.into()];
-    for name in ["before", "after"] {
+    // With an update of MongoDB, `after` is the document as the connector finds it later.
+    let is_update = event.raw("updateDescription").is_some_and(|json| json != "null");
+    for name in if is_update { &["updateDescription"][..] } else { &["before", "after"] } {
         parts.push(event.raw(name).unwrap_or_default().into());
     }
     let has_gtid = position.text("gtid").is_some_and(|gtid| !gtid.is_empty());
@@ -351,6 +353,22 @@ mod tests {
 
     /// Goal: after a failover of MySQL or MariaDB, the connector finds a transaction by its GTID in
     /// the log of another server, and sends its changes again with other coordinates. Oracle: ids.
+    /// Goal: an update of MongoDB that is sent again has its id, although the document has changed
+    /// meanwhile; another update of the same transaction, which has the same position, has not.
+    /// Oracle: the ids.
+    #[test]
+    fn an_update_of_a_document_has_the_id_of_its_description() {
+        let id = |after: &str, description: &str| {
+            let event = format!(
+                r#"{{"op":"u","before":null,"after":{after},"updateDescription":{description},"source":{{"version":"3.0","connector":"mongodb","name":"shop","ts_ms":1764273600000,"snapshot":"false","db":"shop","collection":"orders","ord":1}}}}"#
+            );
+            read(&record(Some(KEY), Some(&event))).id
+        };
+        let (one, two) = (r#"{"updatedFields":"{\"x\": 1}"}"#, r#"{"updatedFields":"{\"x\": 2}"}"#);
+        assert_eq!(id(r#""{\"x\": 1}""#, one), id(r#""{\"x\": 2}""#, one));
+        assert_ne!(id("null", one), id("null", two));
+    }
+
     #[test]
     fn a_change_has_its_id_on_every_server_that_has_its_gtid() {
         let id = |body: &str| read(&record(Some(KEY), Some(body))).id;

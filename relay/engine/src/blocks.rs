@@ -388,7 +388,9 @@ impl Blocks {
         while released < queues
             && let Some(name) = self.busy.next_queue(topic)
         {
-            released += usize::from(self.held.release_share(name, Some(share)));
+            // One that is read already has its turn, even while enough of it is in the window.
+            let is_read = self.held.is_active(&name);
+            released += usize::from(self.held.release_share(name, Some(share)) || is_read);
         }
         if released == 0 {
             self.held.release_all();

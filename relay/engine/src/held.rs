@@ -532,6 +532,11 @@ impl Held {
         !all.is_empty()
     }
 
+    /// Returns whether a queue is being read.
+    pub(crate) fn is_active(&self, name: &QueueName) -> bool {
+        self.active.contains_key(&QueueHash::of_name(name))
+    }
+
     /// Ends the wait of entries for the queue: they are held, and the queue is read again later.
     pub(crate) fn stop(&mut self, queue: QueueHash) {
         let waited_for = self.active.get(&queue).filter(|active| !active.waiting.is_empty());

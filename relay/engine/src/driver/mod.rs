@@ -267,7 +267,10 @@ impl Driver {
                     if self.machine.take_due_waits() {
                         self.due.look_anew(Instant::now());
                     }
-                    self.machine.make_room();
+                    // A trial and the end of a term store as little as they can.
+                    if self.trial.is_none() && self.draining.is_none() {
+                        self.machine.make_room();
+                    }
                     self.store();
                 }
                 // A transaction has its own timeout, and is answered as a whole.

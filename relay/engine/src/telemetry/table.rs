@@ -81,7 +81,7 @@ pub const METRICS: &[Metric] = &[
     ),
     Metric::gauge("relay_window_entries", &["relay"], "entries read and not yet settled"),
     Metric::gauge("relay_window_bytes", &["relay"], "bytes of entries read and not yet settled"),
-    Metric::gauge("relay_blocked_keys", &["relay"], "keys that are blocked"),
+    Metric::gauge("relay_blocked_keys", &["relay"], "keys that are blocked, or have a burst beside the log"),
     Metric::gauge("relay_blocked_topics", &["relay"], "topics that are blocked"),
     Metric::gauge(
         "relay_busy_topics",

@@ -682,11 +682,12 @@ async fn functions_for_other_languages_enqueue_and_explain(db: &Database<Postgre
         let parts: Vec<String> = parts.collect();
         [parts[0].clone(), parts[2].clone()]
     };
+    let [late, early] = [at(-367), at(2)];
     for (id, expected) in [
         (variant, words(variant)),
         (endless, words(endless)),
-        (at(-367).as_uuid(), times(at(-367))),
-        (at(2).as_uuid(), times(at(2))),
+        (late.as_uuid(), times(late)),
+        (early.as_uuid(), times(early)),
     ] {
         for call in ["outbox_enqueue('orders', ''", "outbox_enqueue_json('orders', '{}'"] {
             let mut connection = db.pool.acquire().await.unwrap();
