@@ -54,10 +54,16 @@ impl Received {
     }
 }
 
-/// Returns the fields of a message; `None` if the bytes are no message.
+/// Maximum number of fields of one message that are sorted: each takes some hundred bytes.
+const FIELDS_MAX: usize = 10_000;
+
+/// Returns the fields of a message; `None` if the bytes are no message, or have too many fields.
 fn fields(mut rest: &[u8], depth: u32) -> Option<Vec<Field>> {
     let mut fields = Vec::new();
     while !rest.is_empty() {
+        if fields.len() == FIELDS_MAX {
+            return None;
+        }
         let whole = rest;
         let key = varint(&mut rest)?;
         let number = key >> 3;

@@ -42,7 +42,7 @@ impl Machine {
             // The others behind it follow when they are checked again.
             self.park_from_window(ticket, ExceptionState::Held, None, None, None);
         }
-        // What waits for a queue that is read only page by page would keep the window full as well.
+        // Entries that wait for a queue that is read page by page would keep the window full, too.
         self.requeue |= self.blocks.held.give_way();
         self.look_again();
     }
