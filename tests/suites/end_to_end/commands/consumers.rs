@@ -46,7 +46,7 @@ async fn a_consumer_that_takes_nothing_is_named<DB: Dialect>(
     let text = Ran::with(&config, &["consumers"]).await?.ended(3)?.out;
     let told = format!("message {id} of topic {} was published", workload.topic);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("workload: it applies nothing: ") && words.contains(&told), "{text}");
+    assert!(words.contains("workload: it applies nothing, for ") && words.contains(&told), "{text}");
     assert!(words.contains(&format!("relay show {id}")), "{text}");
 
     let consumer = workload.consume().await?;
