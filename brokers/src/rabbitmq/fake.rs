@@ -12,6 +12,7 @@ pub(super) const CONNECTION_BLOCKED: &[u8] = b"\0\x0a\0\x3c\x03low";
 const CONNECTION_UNBLOCKED: &[u8] = b"\0\x0a\0\x3d";
 /// The reply code 403.
 const LOGIN_REFUSED: &[u8] = b"\0\x0a\0\x32\x01\x93\x07refused\0\x0a\0\x0b";
+const CONNECTION_CLOSE_OK: &[u8] = b"\0\x0a\0\x33";
 const CONNECTION_UPDATE_SECRET_OK: &[u8] = b"\0\x0a\0\x47";
 /// The queue "q" without messages and consumers.
 const QUEUE_DECLARE_OK: &[u8] = b"\0\x32\0\x0b\x01q\0\0\0\0\0\0\0\0";
@@ -89,6 +90,8 @@ mod tests {
                 }
                 [0, 10, 0, 11] => send(&mut stream, 0, TUNE).await?,
                 [0, 10, 0, 40] => send(&mut stream, 0, CONNECTION_OPEN_OK).await?,
+                // close: a login that was only tried does not wait for its end
+                [0, 10, 0, 50] => send(&mut stream, 0, CONNECTION_CLOSE_OK).await?,
                 // update-secret: a long string first
                 [0, 10, 0, 70] => {
                     let text = String::from_utf8_lossy(frame.get(8..).unwrap_or_default()).into_owned();
@@ -205,9 +208,13 @@ mod tests {
         async fn token(&self) -> Result<Token, TokenError> {
             let next = { self.0.lock().unwrap().pop() };
             match next {
-                // So that each is replaced after a second, and the late one is not.
+                // So that each is replaced after a second, but for a steady one and the late one.
                 Some(Ok(token)) => {
-                    let secs = if token == "late" { 3_600 } else { 3 };
+                    let secs = match token {
+                        "late" => 3_600,
+                        "steady" => 6,
+                        _ => 3,
+                    };
                     Token::new(token, SystemTime::now() + Duration::from_secs(secs))
                 }
                 Some(Err(error)) => Err(error),
@@ -243,7 +250,7 @@ mod tests {
     #[tokio::test]
     async fn a_secret_that_is_not_confirmed_is_replaced_soon() {
         let (url, _published, mut told) = broker().await;
-        let answers = vec![Ok("first"), Ok("late"), Ok("second")];
+        let answers = vec![Ok("steady"), Ok("late"), Ok("second")];
         let tokens = Connector::new(&with_tokens(url, answers)).unwrap();
         let publisher = tokens.connect(Receipts::channel().0).await.unwrap();
         for expected in ["late", "second"] {
