@@ -19,7 +19,7 @@
 //! | [`memory`] | resident memory of relays and consumers |
 //! | [`verdict`] | *holds*, *broken* or *no verdict* |
 //! | [`report`], [`phases`], [`progress`] | output for people |
-//! | [`pair`], [`process`] | shared by all of them |
+//! | [`pair`], [`process`], `serving` | shared by all of them |
 //!
 //! Processes, workload, journals, plain readers, the schedule of faults and their injector are in
 //! the crate `harness`, which the demo shares.
@@ -40,6 +40,7 @@ pub mod read;
 pub mod report;
 pub mod run;
 pub mod sagas;
+mod serving;
 mod settle;
 pub mod setup;
 pub mod stage;

@@ -2,7 +2,6 @@
 //! settled.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,8 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, client, server};
+use hyper::{Request, Response, StatusCode, client};
 use hyper_util::rt::TokioIo;
 use message::{
     Delivery, DeliveryToken, Disposition, Malformed, Message, Settlement, Subscription, SubscriptionError,
@@ -22,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::Failure;
 use crate::faults::broker::http::REGISTER;
+use crate::serving::serve;
 
 /// A request that waits for its answer.
 struct Arrival {
@@ -48,7 +47,8 @@ impl Receiver {
         let port = listener.local_addr().map_err(|error| lost(error.into()))?.port();
         let (sender, arrivals) = mpsc::channel(1);
         let mut serving = JoinSet::new();
-        serving.spawn(accept(listener, topic.to_owned(), sender));
+        let for_topic = topic.to_owned();
+        serving.spawn(serve(listener, move |request| answer(request, for_topic.clone(), sender.clone())));
         register(gateway, topic, port).await.map_err(lost)?;
         Ok(Self {
             origin: format!("http {topic}"),
@@ -131,37 +131,16 @@ async fn register(gateway: &str, topic: &str, port: u16) -> Result<(), Failure> 
     if status.is_success() { Ok(()) } else { Err(format!("the gateway answers {status}").into()) }
 }
 
-async fn accept(listener: TcpListener, topic: String, arrivals: mpsc::Sender<Arrival>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((client, _)) = accepted else { continue };
-                let (topic, arrivals) = (topic.clone(), arrivals.clone());
-                connections.spawn(async move {
-                    let service = service_fn(move |request| {
-                        let (topic, arrivals) = (topic.clone(), arrivals.clone());
-                        async move { Ok::<_, Infallible>(answer(request, &topic, arrivals).await) }
-                    });
-                    // The client handles the end of the connection.
-                    let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
-                });
-            }
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
 /// Answers with success only once the message is settled.
 async fn answer(
     request: Request<Incoming>,
-    topic: &str,
+    topic: String,
     arrivals: mpsc::Sender<Arrival>,
-) -> Response<Full<Bytes>> {
+) -> Result<Response<Full<Bytes>>, Failure> {
     let (parts, body) = request.into_parts();
     let status = match body.collect().await {
         Ok(body) => {
-            let read = brokers::http::read(topic, &parts.headers, body.to_bytes());
+            let read = brokers::http::read(&topic, &parts.headers, body.to_bytes());
             let (done, settled) = oneshot::channel();
             let message = read.map_err(|malformed| *malformed);
             let arrived = arrivals.send(Arrival { message, done }).await;
@@ -175,5 +154,5 @@ async fn answer(
     };
     let mut response = Response::new(Full::new(Bytes::new()));
     *response.status_mut() = status;
-    response
+    Ok(response)
 }

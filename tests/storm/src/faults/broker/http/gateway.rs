@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, client, header, server};
+use hyper::{Request, Response, StatusCode, client, header};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::Failure;
+use crate::serving::serve;
 
 /// The way in which requests are answered. Shares are between 0 and 1; the choice is independent
 /// for each request.
@@ -78,7 +78,7 @@ impl Gateway {
         let spoilt = Arc::new(AtomicU64::new(0));
         let visit = Visit { mood: mood.subscribe(), spoilt: Arc::clone(&spoilt), receivers: Arc::default() };
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, visit));
+        accepting.spawn(serve(listener, move |request| visit.clone().answer(request)));
         Ok(Self { address, mood, spoilt, _accepting: accepting })
     }
 
@@ -112,25 +112,6 @@ struct Visit {
 }
 
 type Answer = Response<Full<Bytes>>;
-
-async fn accept(listener: TcpListener, visit: Visit) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((client, _)) = accepted else { continue };
-                let visit = visit.clone();
-                connections.spawn(async move {
-                    // An error ends the connection without an answer.
-                    let service = service_fn(move |request| visit.clone().answer(request));
-                    // Client and server each handle the end of the connection.
-                    let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
-                });
-            }
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
 
 impl Visit {
     async fn answer(mut self, request: Request<Incoming>) -> Result<Answer, Failure> {

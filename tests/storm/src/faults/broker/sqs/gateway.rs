@@ -1,6 +1,5 @@
 //! An HTTP proxy in front of the real server: it forwards requests, or answers them itself.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,8 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, client, header, server};
+use hyper::{Request, Response, StatusCode, client, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +17,7 @@ use tokio::task::JoinSet;
 use super::protocol;
 use crate::Failure;
 use crate::journal::Journal;
+use crate::serving::serve;
 
 /// The way in which requests are answered. Shares are between 0 and 1; the choice is independent
 /// for each request, or for each entry.
@@ -68,7 +67,7 @@ impl Gateway {
             journal: Arc::clone(&journal),
         };
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, visit));
+        accepting.spawn(serve(listener, move |request| visit.clone().answer(request)));
         Ok(Self { address, mood, spoilt, journal, _accepting: accepting })
     }
 
@@ -106,34 +105,11 @@ struct Visit {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn accept(listener: TcpListener, visit: Visit) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((client, _)) = accepted else { continue };
-                let visit = visit.clone();
-                connections.spawn(async move {
-                    let service = service_fn(move |request| {
-                        let visit = visit.clone();
-                        async move { Ok::<_, Infallible>(visit.answer(request).await) }
-                    });
-                    // Client and server each handle the end of the connection.
-                    let _ = server::conn::http1::Builder::new().serve_connection(TokioIo::new(client), service).await;
-                });
-            }
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
 impl Visit {
-    async fn answer(mut self, request: Request<Incoming>) -> Answer {
-        match self.respond(request).await {
-            Ok(answer) => answer,
-            // When the server is unreachable, the gateway answers like a load balancer.
-            Err(error) => plain(StatusCode::BAD_GATEWAY, error.to_string()),
-        }
+    async fn answer(mut self, request: Request<Incoming>) -> Result<Answer, Failure> {
+        // When the server is unreachable, the gateway answers like a load balancer.
+        let answered = self.respond(request).await;
+        Ok(answered.unwrap_or_else(|error| plain(StatusCode::BAD_GATEWAY, error.to_string())))
     }
 
     async fn respond(&mut self, request: Request<Incoming>) -> Result<Answer, Failure> {
