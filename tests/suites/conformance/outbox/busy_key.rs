@@ -131,8 +131,7 @@ async fn a_burst_of_one_key_delays_no_other_key<DB: TestDialect>(db: &Database<D
     broker.waits_until(|messages| messages.busy.len() == 2 * BURST).await;
     stop.cancel();
     running.await.unwrap();
-    let messages = broker.messages.lock().unwrap();
-    assert!(messages.busy.iter().copied().eq(0..2 * BURST), "not in the order of the log");
-    drop(messages);
+    let busy = std::mem::take(&mut broker.messages.lock().unwrap().busy);
+    assert!(busy.into_iter().eq(0..2 * BURST), "not in the order of the log");
     assert_eq!(db.number("SELECT count(*) FROM outbox_exception").await, 0);
 }
