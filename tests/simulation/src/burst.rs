@@ -1,7 +1,6 @@
 //! One key has a burst of messages, and the broker is slow to answer for them. Messages of other
 //! keys, which come afterwards, must not wait for the burst.
 
-use message::MaxInFlightPerKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -97,25 +96,8 @@ impl Burst {
         if self.is_troubled {
             faults.extend(troubles(&mut rng));
         }
-        Schedule {
-            seed: self.seed,
-            relays: 2,
-            consumers: 1,
-            max_in_flight_per_key: MaxInFlightPerKey::One,
-            submission_len: 10,
-            is_key_exclusive: true,
-            batch: None,
-            shuffle: 0.0,
-            window_entries: 200,
-            window_bytes: 12 << 20,
-            page_entries: 50,
-            page_bytes: 2 << 20,
-            unstored_max: self.unstored_max,
-            checkpoint_changes: 1_000,
-            commit_ms: 0,
-            transactions,
-            faults,
-        }
+        let calm = Schedule::calm(self.seed, transactions);
+        Schedule { relays: 2, unstored_max: self.unstored_max, faults, ..calm }
     }
 }
 

@@ -120,27 +120,15 @@ fn load(seed: u64) -> Schedule {
     });
     let transactions = transactions.collect();
     Schedule {
-        seed,
-        relays: 1,
-        consumers: 1,
         max_in_flight_per_key: if rng.random() {
             MaxInFlightPerKey::One
         } else {
             MaxInFlightPerKey::Pipelined
         },
         submission_len: 5,
-        is_key_exclusive: true,
-        batch: None,
-        shuffle: 0.0,
         window_entries: rng.random_range(40..=80),
-        window_bytes: 12 << 20,
         page_entries: 10,
-        page_bytes: 2 << 20,
-        unstored_max: 8_000,
-        checkpoint_changes: 1_000,
-        commit_ms: 0,
-        transactions,
-        faults: Vec::new(),
+        ..Schedule::calm(seed, transactions)
     }
 }
 

@@ -69,27 +69,14 @@ fn load(seed: u64, commit_ms: u8) -> Schedule {
     let transactions = transactions.collect();
     let kind = FaultKind::TopicMissing { topic: 0, for_ms: AWAY.end - AWAY.start };
     Schedule {
-        seed,
-        relays: 1,
-        consumers: 1,
         max_in_flight_per_key: if rng.random() {
             MaxInFlightPerKey::One
         } else {
             MaxInFlightPerKey::Pipelined
         },
-        submission_len: 10,
-        is_key_exclusive: true,
-        batch: None,
-        shuffle: 0.0,
-        window_entries: 200,
-        window_bytes: 12 << 20,
-        page_entries: 50,
-        page_bytes: 2 << 20,
-        unstored_max: 8_000,
-        checkpoint_changes: 1_000,
         commit_ms,
-        transactions,
         faults: vec![Fault { at: AWAY.start, kind }],
+        ..Schedule::calm(seed, transactions)
     }
 }
 

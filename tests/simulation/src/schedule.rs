@@ -116,6 +116,30 @@ pub enum Defect {
 }
 
 impl Schedule {
+    /// Returns a plan for these transactions: without faults, with one relay and one consumer, and
+    /// with room for everything. Cases about one kind of load begin with it.
+    pub(crate) fn calm(seed: u64, transactions: Vec<Transaction>) -> Self {
+        Self {
+            seed,
+            relays: 1,
+            consumers: 1,
+            max_in_flight_per_key: MaxInFlightPerKey::One,
+            submission_len: 10,
+            is_key_exclusive: true,
+            batch: None,
+            shuffle: 0.0,
+            window_entries: 200,
+            window_bytes: 12 << 20,
+            page_entries: 50,
+            page_bytes: 2 << 20,
+            unstored_max: 8_000,
+            checkpoint_changes: 1_000,
+            commit_ms: 0,
+            transactions,
+            faults: Vec::new(),
+        }
+    }
+
     /// Returns the plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
