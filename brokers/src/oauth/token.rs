@@ -183,7 +183,8 @@ impl From<crate::InvalidSetting> for TokenError {
 pub trait TokenProvider: fmt::Debug + Send + Sync {
     /// Returns a token that is valid now. Called on the runtime of the connection: when a client
     /// connects, before four fifths of the previous token's lifetime have passed, and until it
-    /// succeeds. A call is dropped after [`OAuth::timeout_ms`], so it must be cancel-safe.
+    /// succeeds. A call is dropped after [`timeout_ms`](super::OAuth::timeout_ms), so it must be
+    /// cancel-safe.
     ///
     /// # Errors
     /// [`TokenError`]. Its text is logged and shown to operators.
