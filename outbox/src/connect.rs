@@ -18,7 +18,7 @@ pub use crate::postgres::hosts::{Hosts, NoPrimary, Passed, Primary, Unfit, place
 #[cfg(feature = "postgres")]
 pub use crate::postgres::options::{Exposure, exposure, postgres_options};
 #[cfg(feature = "postgres")]
-pub use crate::postgres::session::{connect_own, set_own_defaults};
+pub use crate::postgres::session::{connect_own, set_own_defaults, stay_open};
 /// Re-exported for the log, whose connections wait for the same time.
 #[cfg(feature = "sqlite")]
 #[doc(hidden)]

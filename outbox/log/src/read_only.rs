@@ -19,7 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// A session for reading.
 #[derive(Debug)]
 pub enum ReadOnly {
-    /// A session with the server's defaults. Readers start each transaction with [`begin`].
+    /// A session with the server's defaults, except that it may be idle for any time. Readers start
+    /// each transaction with [`begin`].
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
     /// The file is opened for reading, and `query_only` is set. Statements have no time limit,
@@ -43,7 +44,11 @@ impl ReadOnly {
                     let hosts = hosts.application_name(application_name);
                     // Boxed, because the future is large.
                     let opened = Box::pin(hosts.connect()).await;
-                    opened.map(Self::Postgres).map_err(crate::postgres::unconnected)
+                    let mut connection = opened.map_err(crate::postgres::unconnected)?;
+                    // A tool reads several places in turn, and a broker in between.
+                    let set = outbox::connect::stay_open(&mut connection).await;
+                    set.map_err(LogError::during("configure the session"))?;
+                    Ok(Self::Postgres(connection))
                 }
                 #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => opened_for_reading(url).await.map(Self::Sqlite),

@@ -11,12 +11,18 @@ use sqlx::PgConnection;
 
 use crate::postgres::hosts::{Hosts, NoPrimary};
 
-/// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it. PostgreSQL
-/// 13 has no limit for idle sessions.
+/// Ends the limit for idle sessions, which PostgreSQL 13 does not have.
+macro_rules! no_idle_limit {
+    () => {
+        "SELECT set_config('idle_session_timeout', '0', false) \
+         WHERE current_setting('idle_session_timeout', true) IS NOT NULL"
+    };
+}
+
+/// Sent in the simple protocol, so that nothing is prepared and any pooler accepts it.
 const SETTINGS: &str = concat!(
     "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; ",
-    "SELECT set_config('idle_session_timeout', '0', false) ",
-    "WHERE current_setting('idle_session_timeout', true) IS NOT NULL",
+    no_idle_limit!(),
 );
 
 /// Opens a session with the primary that does not depend on the defaults of its role and database.
@@ -39,4 +45,13 @@ pub async fn connect_own(hosts: &Hosts) -> Result<PgConnection, NoPrimary> {
 /// The client library's error.
 pub async fn set_own_defaults(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(SETTINGS).execute(connection).await.map(drop)
+}
+
+/// Lets a session rest between two statements for as long as it must. A pooler that gives it to a
+/// service afterwards does no harm: the session only stays open.
+///
+/// # Errors
+/// The client library's error.
+pub async fn stay_open(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(no_idle_limit!()).execute(connection).await.map(drop)
 }

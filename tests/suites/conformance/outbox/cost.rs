@@ -253,10 +253,14 @@ async fn what_is_due_costs_the_same_however_much_waits(db: &Database<Postgres>) 
     .await;
     eprintln!("buffers of 2, of 1 and of 1 due among 100,000: {exceptions} + {messages} of the log");
     assert!(exceptions < 80 && messages < PLANNED, "{exceptions} {messages}");
-    // Retries that are overdue delay nothing that is scheduled.
-    db.run(
-        "UPDATE outbox_exception SET state = 'retrying', due_at = now() - interval '2 hours' \
-        WHERE id NOT IN (5, 70000)",
+    // Retries that are overdue delay nothing that is scheduled. The rows are written anew: those
+    // that a change leaves behind are read once more, until the server has cleaned them up.
+    db.run("TRUNCATE outbox_exception").await;
+    prepare(
+        db,
+        "INSERT INTO outbox_exception (relay, id, message_id, topic, state, due_at) SELECT 'main', id, message_id, \
+         topic, CASE WHEN id IN (5, 70000) THEN 'scheduled' ELSE 'retrying' END, \
+         now() - CASE WHEN id IN (5, 70000) THEN '1 hour' ELSE '2 hours' END::interval FROM outbox_message",
     )
     .await;
     let (exceptions, messages) = parked_reads(db, async |reader| {

@@ -7,6 +7,7 @@ use message::MessageId;
 use migrations::{Line, Migrator};
 use outbox::{NewMessage, Outbox};
 use outbox_log::admin::LogAdmin;
+use outbox_log::read_only::ReadOnly;
 use outbox_log::retention::LogRetention;
 use outbox_log::{
     Acquired, CheckpointStore, Cursor, EntryId, ExceptionChange, ExceptionState, Fenced, LogOptions,
@@ -147,8 +148,9 @@ async fn read_only_by_default(stage: Stage) -> Outcome {
     Ok(())
 }
 
-/// Goal: a limit for idle sessions that is shorter than a renewal of the lease does not end the
-/// sessions of the relay. Oracle: lease and reader after a rest of several limits.
+/// Goal: a limit for idle sessions that is shorter than a renewal of the lease ends no session of
+/// the relay, nor one in which a command only reads. Oracle: lease, reader and command after a rest
+/// of several limits.
 async fn limited_idle_sessions(stage: Stage) -> Outcome {
     let db = Database::<Postgres>::migrated(&stage).await?;
     let version = db.integer("SELECT current_setting('server_version_num')::bigint").await?;
@@ -162,9 +164,14 @@ async fn limited_idle_sessions(stage: Stage) -> Outcome {
     let (epoch, cursor) = lead(&mut store).await?;
     let log = outbox_log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
     let mut reader = log.reader(&relay()).await?;
+    let ReadOnly::Postgres(mut command) = ReadOnly::open(db.relay_url()?.as_str(), true, "a test").await?
+    else {
+        return Err("not PostgreSQL".into());
+    };
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(store.renew(epoch, TTL).await?, Fenced::Held);
     reader.next_difference(&cursor.base).await?;
+    outbox_log::read_only::begin(&mut command, Duration::from_secs(1)).await?.commit().await?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use super::{ANN, Served, USERS};
 const LETTERS: &str = "\
 INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, headers, payload,
     reason, error, attempts, origin)
-SELECT s.id, 'workload', s.scope, s.id, decode(md5(s.id::text), 'hex'), s.id, s.topic, ' order-7', '[]', 'x', s.reason,
+SELECT s.id, 'workload', s.scope, s.id, sha256(convert_to(s.id::text, 'UTF8')), s.id, s.topic, ' order-7', '[]', 'x', s.reason,
     s.error, 1, 'invoices/0'
 FROM (SELECT ('019f0000-0000-7000-8000-00000000000' || n)::uuid AS id,
         CASE n WHEN 5 THEN 'globex' ELSE 'acme' END AS scope, CASE n WHEN 6 THEN 'bills' ELSE 'invoices' END AS topic,

@@ -29,7 +29,7 @@ FROM generate_series(1, 2009) AS n";
 const LETTERS: &str = "\
 INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, message_id, topic, key, headers, payload,
     reason, error, attempts, origin, dead_at)
-SELECT gen_random_uuid(), 'workload', '', s.id, decode(md5(s.id::text), 'hex'), s.id, 'invoices', 'account-7', '[]',
+SELECT gen_random_uuid(), 'workload', '', s.id, sha256(convert_to(s.id::text, 'UTF8')), s.id, 'invoices', 'account-7', '[]',
     'x', 'poison', 'the account is closed', 10, 'invoices/0', clock_timestamp() - interval '1 hour'
 FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 12)) AS s";
 
