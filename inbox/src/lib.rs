@@ -97,10 +97,7 @@ mod crash_points;
 pub mod crash_points;
 pub mod telemetry;
 
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub use activity::ACTIVITY_COUNTED_MAX;
-pub use activity::{Activity, Counts};
+pub use activity::{ACTIVITY_COUNTED_MAX, Activity, Counts};
 pub use attempts::{Attempt, Failures};
 pub use batch::Candidate;
 pub use chunks::{Gathered, Incomplete, Split};
