@@ -73,7 +73,8 @@ impl<DB: Dialect> Inbox<DB> {
             let mut connection = self.acquire(what).await?;
             let since = back(OffsetDateTime::now_utc(), period);
             let from = day::floor(since);
-            let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX).await;
+            let limit = self.options().call_timeout;
+            let rows = self.tables().activity(&mut connection, from, ACTIVITY_COUNTED_MAX, limit).await;
             let mut all = by_consumer(rows.map_err(StoreError::during(what))?);
             add_counted(&mut all, self.counts(&mut connection, since).await?);
             Ok(all.into_values().collect())
