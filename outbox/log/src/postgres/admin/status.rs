@@ -8,6 +8,7 @@ use sqlx::{PgConnection, Row as _};
 use super::statements::{BACKLOG, BLOCKER, PRESENT, PROCESSES, RELAYS};
 use crate::admin::entry::due;
 use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, Process, RelayStatus};
+use crate::operators::Operators as _;
 use crate::postgres::mark::{History, PgMark, array};
 use crate::postgres::store::PostgresLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
