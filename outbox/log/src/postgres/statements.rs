@@ -1,8 +1,10 @@
 //! The SQL of the reader and the checkpoint store, rendered once per log.
 
 use crate::postgres::fragments::{
-    BOUNDED, COLUMNS, COPY, GIVEN_OUT, HEADERS, HEADERS_BYTES, HOLDER, PRESENT_RUN, SAME_SEGMENT, TRACE,
-    UNBOUNDED, WHOLE, with_last_error,
+    COPY, GIVEN_OUT, HOLDER, PRESENT_RUN, SAME_SEGMENT, WHOLE, with_last_error,
+};
+use crate::postgres::row::{
+    BOUNDED, COLUMNS, CONTENT, CONTENT_IF_IT_FITS, COPIED_BYTES, HEADERS, HEADERS_BYTES, TRACE, UNBOUNDED,
 };
 
 migrations::statements! {
@@ -43,8 +45,11 @@ migrations::statements! {
                 FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception
                     WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e
                 LEFT JOIN LATERAL ({copy}) AS p ON true OFFSET 0)
-            SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY {order}";
+            SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY place, id";
         copy = COPY;
+        content = CONTENT;
+        content_if_it_fits = CONTENT_IF_IT_FITS;
+        copied_bytes = COPIED_BYTES;
         // Maximum bytes of one copied content, and of all in one checkpoint: 16 MiB and 64 MiB.
         copy_max = "16777216";
         copies_max = "67108864";
@@ -158,7 +163,6 @@ migrations::statements! {
         chosen = "{due_places}",
         states = "state IN ('scheduled', 'discarded')",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// Retrying exceptions, with the parameters of `due`.
     retried(
@@ -168,7 +172,6 @@ migrations::statements! {
         chosen = "{due_places}",
         states = "state = 'retrying'",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// Retrying exceptions that are due: $4 ids of probes, and what operators requeued with their
     /// last 100 decisions; $5 run of the server, and the other parameters of `due`. LIMIT 1 keeps
@@ -190,7 +193,6 @@ migrations::statements! {
             WHERE e.state = 'retrying' AND e.due_at <= statement_timestamp() AND {same_run}
             ORDER BY e.due_at, e.id LIMIT $1::bigint + 1",
         run = "$5",
-        order = "place, id",
     ) = "{exceptions}";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
     next_retried(states = "state = 'retrying'") = "{next_place}";
@@ -209,7 +211,6 @@ migrations::statements! {
                     AND ({queue}, id) <= (asked.queue, 9223372036854775807) AND {same_run}
                 ORDER BY {queue}, id LIMIT $1::bigint) AS held",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// $1 relay, $2 after this name, $3 queues, $4 run of the server. Steps from queue to queue
     /// through the index, however many entries each of them holds.
@@ -324,17 +325,13 @@ migrations::statements! {
             WHERE CASE WHEN c.id > 0 THEN {whole} END),
         copied AS (
             INSERT INTO {schema}outbox_parked
-                (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-            SELECT relay, id, kind, content_type, CASE WHEN fits THEN headers END,
-                CASE WHEN fits THEN traceparent END, CASE WHEN fits THEN tracestate END,
-                CASE WHEN fits THEN payload END, enqueued_at
+                (relay, id, {content})
+            SELECT relay, id, {content_if_it_fits}
             FROM (
                 SELECT measured.*, bytes <= {copy_max} AND sum(bytes) FILTER (WHERE bytes <= {copy_max})
                     OVER (ROWS UNBOUNDED PRECEDING) <= {copies_max} AS fits
                 FROM (
-                    SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
-                        m.payload, m.enqueued_at, octet_length(m.payload)::bigint + coalesce(pg_column_size(m.headers), 0)
-                            + coalesce(octet_length(m.traceparent), 0) + coalesce(octet_length(m.tracestate), 0) AS bytes
+                    SELECT changed.relay, changed.id, {content}, {copied_bytes} AS bytes
                     FROM changed CROSS JOIN LATERAL (
                         SELECT * FROM {schema}outbox_message
                         WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id

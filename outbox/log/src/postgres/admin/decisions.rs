@@ -7,8 +7,8 @@ use sqlx::{Connection, Executor as _, PgConnection};
 use time::OffsetDateTime;
 
 use super::statements::{
-    AUDIT, DISCARD, EDIT, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE,
-    SET_DUE, Statements,
+    AUDIT, DISCARD, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE,
+    Statements,
 };
 use crate::admin::ParkedContent;
 use crate::admin::decision::{
@@ -63,7 +63,7 @@ impl PostgresLog {
                     }
                     before.push(found);
                     digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
-                    let edit = self.render(EDIT);
+                    let edit = Statements::new(self.options.schema.as_ref()).edit;
                     let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
                     let done = edit.bind(&payload).bind(&headers).execute(&mut *tx).await.map_err(failed())?;
                     if done.rows_affected() == 0 {
