@@ -29,3 +29,15 @@ crate::words! {
         Session = "session",
     }
 }
+
+impl Fault {
+    /// Returns whether waiting may be enough: the broker, the network or a database may be back
+    /// soon. Other failures come again until the message or the configuration has changed.
+    #[must_use]
+    pub fn is_temporary(self) -> bool {
+        match self {
+            Self::Broker => true,
+            Self::Message | Self::Operator => false,
+        }
+    }
+}
