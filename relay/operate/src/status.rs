@@ -64,6 +64,10 @@ pub struct PipelineStatus {
     pub lease_remaining_seconds: Option<f64>,
     /// The age of the last checkpoint.
     pub checkpoint_age_seconds: Option<f64>,
+    /// The time since the lease was first taken after the last checkpoint; `None` if the leader has
+    /// stored that one.
+    #[serde(skip)]
+    pub taken_seconds: Option<f64>,
     /// The server to whose history the cursor belongs.
     pub cursor_system_identifier: Option<String>,
     /// The timeline of the server's log; 0 where the server did not report it.
@@ -306,6 +310,7 @@ impl PipelineStatus {
             processes: None,
             lease_remaining_seconds: seconds(remaining),
             checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            taken_seconds: seconds(relay.as_ref().and_then(|relay| relay.taken_for)),
             cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
             cursor_timeline: history.map(|history| history.timeline),
             cursor_is_of_this_server: history.map(|history| history.is_present),

@@ -231,7 +231,8 @@ migrations::statements! {
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
     /// that is over although its end lies in the future, or null; $7 the application name of the
     /// session that holds it. Uses the database's clock only. Even the same holder gets a new
-    /// epoch, which fences off its earlier writes.
+    /// epoch, which fences off its earlier writes. Stores beside the cursor how old the last
+    /// checkpoint was when the lease was first taken after it; the next checkpoint removes this.
     acquire = "
         INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
@@ -240,7 +241,9 @@ migrations::statements! {
             holder = EXCLUDED.holder,
             taken_from = nullif(r.holder, EXCLUDED.holder),
             lease_until = clock_timestamp() + make_interval(secs => $3),
-            lease_seconds = $3
+            lease_seconds = $3,
+            cursor = (jsonb_build_object('taken_after',
+                extract(epoch FROM clock_timestamp() - r.checkpoint_at)::float8) || r.cursor::jsonb)::text
         WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";

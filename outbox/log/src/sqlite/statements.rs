@@ -142,13 +142,15 @@ migrations::statements! {
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
     /// lease that is over although its end lies in the future, or null. Even the same holder gets a
-    /// new epoch, which fences off its earlier writes.
+    /// new epoch, which fences off its earlier writes. Stores beside the cursor how old the last
+    /// checkpoint was when the lease was first taken after it; the next checkpoint removes this.
     acquire = "
         INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES (?1, 1, ?2, {now} + ?3, ?3 / 1e6, ?4)
         ON CONFLICT (relay, shard) DO UPDATE SET epoch = r.epoch + 1, holder = excluded.holder,
             taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until,
-            lease_seconds = excluded.lease_seconds
+            lease_seconds = excluded.lease_seconds,
+            cursor = json_insert(r.cursor, '$.taken_after', ({now} - r.checkpoint_at) / 1e6)
         WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= {now}
             OR (r.epoch = ?5 AND r.lease_until = ?6)
         RETURNING epoch, cursor, taken_from";
