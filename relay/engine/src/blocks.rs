@@ -377,6 +377,14 @@ impl Blocks {
         }
     }
 
+    /// Records that entries have left the window without having been with the publisher, see
+    /// [`Busy::moved_out`]. A busy topic may go on.
+    pub(crate) fn moved_out(&mut self, has: impl Fn(&str) -> usize) {
+        for topic in self.busy.moved_out(has) {
+            self.serve(&topic);
+        }
+    }
+
     /// Reads held entries of a busy topic back whose turn it is.
     fn serve(&mut self, topic: &str) {
         if self.topics.contains_key(topic) || self.paused.has_topic(topic) {

@@ -37,7 +37,8 @@ impl Machine {
         let mut first: Vec<Ticket> =
             queues.into_iter().filter_map(|waiting| self.first_of(waiting)).collect();
         first.sort_unstable();
-        self.requeue |= !first.is_empty();
+        let moves = !first.is_empty();
+        self.requeue |= moves;
         for ticket in first {
             // The others behind it follow when they are checked again.
             self.park_from_window(ticket, ExceptionState::Held, None, None, None);
@@ -45,6 +46,9 @@ impl Machine {
         // Entries that wait for a queue that is read page by page would keep the window full, too.
         self.requeue |= self.blocks.held.give_way();
         self.look_again();
+        if moves {
+            self.moved_out();
+        }
     }
 
     /// Returns whether the log or scheduled entries cannot be read before others have left.
