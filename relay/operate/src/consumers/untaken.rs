@@ -7,9 +7,9 @@ use outbox_log::{EntryId, LogError};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::searches::{Known, Searches, Untaken};
 use crate::error::OperateError;
 use crate::places::{InboxPlace, OutboxPlace};
-use crate::status::{Symptom, Wait};
 
 /// The time that a published message may need until its consumer knows it. Only consumers that have
 /// applied nothing for as long are examined.
@@ -21,71 +21,76 @@ const LOOKED_AT_MAX: u64 = 20_000;
 /// Maximum number of messages that one call returns: the newest may be parked, or left to others.
 const PER_CALL: u32 = 50;
 
-/// The newest message that was published for a consumer, which its inbox does not know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Untaken {
-    /// The pipeline.
-    pub pipeline: String,
-    /// The topic.
-    pub topic: String,
-    /// The message.
-    pub message_id: Uuid,
-    /// For how long the consumer has applied nothing; at most the age of the message if it is not
-    /// known when a message last took effect.
-    pub quiet: Duration,
-}
-
-impl Untaken {
-    /// Returns the condition. It may pass: a consumer that skips kinds stores nothing about them.
-    pub(super) fn wait(&self) -> Wait {
-        let Self { pipeline, topic, message_id, quiet } = self;
-        Wait {
-            symptom: Symptom::ConsumerStalled,
-            why: format!(
-                "it applies nothing: message {message_id} of topic {topic} was published by {pipeline} and \
-                 has not arrived"
-            ),
-            count: None,
-            cause: None,
-            lasts: Some(*quiet),
-            passes: true,
-        }
-    }
-}
-
 /// Returns the newest message that was published for the consumer of an inbox and that it does not
-/// know, if it has applied nothing for some time. An outbox that does not answer is left out: it is
-/// reported with its pipeline.
+/// know, if it has applied nothing for some time. Uses what earlier `searches` have shown. An
+/// outbox that does not answer is left out: it is reported with its pipeline.
 pub(super) async fn find(
     inbox: &InboxPlace,
     last_applied_at: Option<OffsetDateTime>,
     outboxes: &[OutboxPlace],
+    searches: &Searches,
 ) -> Result<Option<Untaken>, OperateError> {
     let outboxes: Vec<_> = outboxes.iter().filter(|place| inbox.is_of(place.pipeline.as_str())).collect();
     if inbox.consumer.is_none() || !inbox.database.has_memory() || outboxes.is_empty() {
         return Ok(None);
     }
+    let known = searches.of(inbox, &outboxes);
+    let mut known = known.lock().await;
+    if let Some(known) = known.as_ref().filter(|known| known.holds(last_applied_at)) {
+        let Some(untaken) = known.untaken() else { return Ok(None) };
+        let has_arrived = is_known(inbox, untaken.message_id).await?;
+        return Ok((!has_arrived).then_some(untaken));
+    }
     let now = inbox.database.now().await?;
-    let is_quiet = last_applied_at.is_none_or(|at| now - at >= TAKEN_WITHIN);
-    if !is_quiet {
+    let quiet = last_applied_at.map(|at| since(now, at));
+    if let Some(time) = quiet.and_then(|quiet| TAKEN_WITHIN.checked_sub(quiet)).filter(|time| !time.is_zero())
+    {
+        *known = Some(Known::works(last_applied_at, time));
         return Ok(None);
     }
+    let Searched { untaken, is_complete } = search(inbox, &outboxes, now, quiet).await?;
+    *known = is_complete.then(|| Known::searched(last_applied_at, untaken.clone()));
+    Ok(untaken)
+}
+
+/// The result of a search of all outboxes.
+struct Searched {
+    untaken: Option<Untaken>,
+    /// Whether all of them have answered.
+    is_complete: bool,
+}
+
+async fn search(
+    inbox: &InboxPlace,
+    outboxes: &[&OutboxPlace],
+    now: OffsetDateTime,
+    quiet: Option<Duration>,
+) -> Result<Searched, OperateError> {
     let remembers_from = inbox.database.remembers_from();
+    let mut is_complete = true;
     for outbox in outboxes {
-        for entry in newest(outbox, inbox).await.unwrap_or_default() {
+        let newest = newest(outbox, inbox).await;
+        is_complete &= newest.is_ok();
+        for entry in newest.unwrap_or_default() {
             if entry.enqueued_at < remembers_from || is_known(inbox, entry.message_id).await? {
                 continue;
             }
-            let quiet = now - last_applied_at.unwrap_or(entry.enqueued_at);
-            return Ok(Some(Untaken {
+            let untaken = Untaken {
                 pipeline: outbox.pipeline.to_string(),
                 topic: entry.topic,
                 message_id: entry.message_id,
-                quiet: quiet.max(time::Duration::ZERO).unsigned_abs(),
-            }));
+                quiet: quiet.unwrap_or_else(|| since(now, entry.enqueued_at)),
+                age: Duration::ZERO,
+            };
+            return Ok(Searched { untaken: Some(untaken), is_complete });
         }
     }
-    Ok(None)
+    Ok(Searched { untaken: None, is_complete })
+}
+
+/// Returns the time between two times of databases, whose clocks may differ.
+fn since(now: OffsetDateTime, at: OffsetDateTime) -> Duration {
+    (now - at).max(time::Duration::ZERO).unsigned_abs()
 }
 
 async fn is_known(inbox: &InboxPlace, message: Uuid) -> Result<bool, OperateError> {
