@@ -524,6 +524,7 @@ async fn messages_for_a_url_that_is_tried_do_not_wait_for_the_attempt() {
     let error = outcome.unwrap_err();
     assert_eq!((ticket, error.fault(), error.scope()), (Ticket(3), Fault::Broker, FaultScope::Message));
     assert!(error.to_string().contains("another message tries") && !error.is_about_this_message(), "{error}");
+    assert!(error.is_saturated(), "the endpoint is reported once, and not each message");
     let Receipt { ticket, outcome } = session.receipt().await;
     assert!(ticket == Ticket(4) && outcome.is_ok(), "the other URL has its own messages");
     server.state.gate.notify_waiters();
