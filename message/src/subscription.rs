@@ -292,8 +292,9 @@ pub trait Subscription: Send {
     }
 
     /// Returns how many messages wait for this consumer, by topic or queue, as last reported by the
-    /// broker; empty where it does not report. Answers from memory: adapters query the broker at
-    /// their own low rate.
+    /// broker; empty where it does not report. Includes those of a queue whose messages are for
+    /// other consumers now: these may stand still. Answers from memory: adapters query the broker
+    /// at their own low rate.
     fn lag(&self) -> Vec<Lag> {
         Vec::new()
     }
@@ -301,8 +302,9 @@ pub trait Subscription: Send {
     /// Returns whether the broker has assigned it anything to read; `None` where that is unknown,
     /// or where the broker assigns nothing. False: the messages that wait are not for this consumer
     /// now, and it has not stalled. Kafka: while its group rebalances, or while other members have
-    /// all partitions. RabbitMQ: while it is a standby of its queues. SQS: while other consumers
-    /// have messages of all groups of a FIFO queue in hand. Answers from memory.
+    /// all partitions. RabbitMQ: while it is a standby of every queue in which messages wait. SQS:
+    /// while other consumers have messages of all groups of a FIFO queue in hand. Answers from
+    /// memory.
     fn is_assigned(&self) -> Option<bool> {
         None
     }

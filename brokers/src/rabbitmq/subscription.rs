@@ -319,6 +319,12 @@ impl RabbitmqSubscription {
     }
 }
 
+/// Whether messages wait, and all of them in queues of which this consumer is a standby.
+fn wait_for_others(lags: &[Lag], stands_by: impl Fn(&str) -> bool) -> bool {
+    let mut waiting = lags.iter().filter(|lag| lag.messages > 0).peekable();
+    waiting.peek().is_some() && waiting.all(|lag| stands_by(&lag.topic))
+}
+
 #[async_trait]
 impl Subscription for RabbitmqSubscription {
     fn origin(&self) -> &str {
@@ -393,18 +399,16 @@ impl Subscription for RabbitmqSubscription {
         Ok(())
     }
 
-    /// Without the queues of which it is a standby: their messages wait for the active consumer.
+    /// With the queues of which it is a standby: their active consumer may stand still, and may be
+    /// one that reports nothing.
     fn lag(&self) -> Vec<Lag> {
-        let lags = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
-        let stands_by =
-            |lag: &Lag| self.lanes.iter().any(|lane| lane.stands_by() && lane.queue.as_str() == lag.topic);
-        lags.into_iter().filter(|lag| !stands_by(lag)).collect()
+        self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
     }
 
     fn is_assigned(&self) -> Option<bool> {
-        let waiting = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
-        let is_idle = waiting.iter().all(|lag| lag.messages == 0);
-        (!is_idle && self.lanes.iter().all(Lane::stands_by)).then_some(false)
+        let stands_by =
+            |queue: &str| self.lanes.iter().any(|lane| lane.stands_by() && lane.queue.as_str() == queue);
+        wait_for_others(&self.lag(), stands_by).then_some(false)
     }
 
     /// Discards everything that arrives from now on, and hands nothing back before the session
@@ -448,6 +452,17 @@ mod tests {
         assert_eq!(counted(AMQPValue::ShortShortInt(1)), 1);
         assert_eq!(counted(AMQPValue::Void), 0);
         assert_eq!(delivery_count(&BasicProperties::default()), 0);
+    }
+
+    /// Goal: a consumer that is active on one queue and a standby of another does not stall on the
+    /// other's backlog, and does on its own. Oracle: for whom the messages wait.
+    #[test]
+    fn a_backlog_is_for_others_only_where_this_is_a_standby() {
+        for (own, taken, is_others) in [(0, 0, false), (0, 7, true), (7, 7, false), (7, 0, false)] {
+            let lags = [Lag::new("own", own), Lag::new("taken", taken)];
+            assert_eq!(wait_for_others(&lags, |queue| queue == "taken"), is_others, "{own} {taken}");
+        }
+        assert!(!wait_for_others(&[], |_| true), "nothing is known yet");
     }
 
     #[test]
