@@ -88,9 +88,14 @@ pub(super) async fn find(
     Ok(None)
 }
 
+/// Returns whether the message has arrived. One that the guard refused, such as one that is too old
+/// or has no tenant, has only a dead letter.
 async fn is_known(inbox: &InboxPlace, message: Uuid) -> Result<bool, OperateError> {
     let known = inbox.database.known(message).await?;
-    Ok(known.iter().any(|known| inbox.holds(&known.consumer, &known.tenant)))
+    if known.iter().any(|known| inbox.holds(&known.consumer, &known.tenant)) {
+        return Ok(true);
+    }
+    Ok(!inbox.database.settled(&[message], inbox.consumer.as_ref()).await?.is_empty())
 }
 
 /// Returns the newest message of each topic of an inbox that a pipeline has published, among those
@@ -134,4 +139,44 @@ fn is_published(outbox: &OutboxPlace, entry: &SelectedEntry) -> bool {
     matches!(entry.standing, Standing::Published | Standing::Edited)
         && !entry.message_id.is_nil()
         && !outbox.leaves_out(&entry.topic, &entry.labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use inbox::ConsumerName;
+    use migrations::{Line, Migrator};
+    use sqlx::{Connection as _, Sqlite, SqliteConnection};
+
+    use super::*;
+    use crate::places::Places;
+
+    /// Goal: a message that is a dead letter is not reported as one that has not arrived, also if
+    /// the guard refused it before it had a row. Oracle: the reasons, and another consumer.
+    #[tokio::test]
+    async fn a_message_that_the_guard_refused_has_arrived() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        let reasons = ["too_old", "from_the_future", "no_scope"];
+        let id = |number: u128| Uuid::from_u128(0x019f_0000_0000_7000_8000_0000_0000_0000 + number);
+        for (number, reason) in (0..).zip(reasons) {
+            let insert = "\
+                INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, topic, headers, payload, \
+                    reason, error, attempts, origin) \
+                VALUES ($1, 'billing', '', $1, x'00', 'invoices', '[]', x'', $2, 'refused', 0, 'q')";
+            let insert = sqlx::query(insert).bind(id(number).to_string()).bind(reason);
+            insert.execute(&mut connection).await.unwrap();
+        }
+        let places = Places::new().inbox_at(&url.into(), None, false).await;
+        let of = |name: &str| InboxPlace {
+            consumer: Some(ConsumerName::new(name).unwrap()),
+            ..places.inboxes[0].clone()
+        };
+        for (number, reason) in (0..).zip(reasons) {
+            assert!(is_known(&of("billing"), id(number)).await.unwrap(), "{reason}");
+            assert!(!is_known(&of("shipping"), id(number)).await.unwrap(), "{reason}");
+        }
+        assert!(!is_known(&of("billing"), id(3)).await.unwrap());
+    }
 }
