@@ -89,8 +89,9 @@ migrations::statements! {
         payload_bytes = PARKED_PAYLOAD_BYTES,
     ) = "{due_exceptions}";
     /// Retrying exceptions that are due: ?2 ids of probes as a JSON array, and what operators
-    /// requeued with their last 100 decisions. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and
-    /// ?5 of headers to read. The plus sign keeps SQLite from the index of what is due.
+    /// requeued with their last 100 decisions. Probes come first: what was requeued stays due while
+    /// it is in the relay's memory. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and ?5 of
+    /// headers to read. The plus sign keeps SQLite from the index of what is due.
     first(
         payload_max = "?4",
         headers_max = "?5",
@@ -105,7 +106,7 @@ migrations::statements! {
                 WHERE relay = ?1 ORDER BY seq DESC LIMIT 100)
             WHERE action = 'requeue')
             AND +e.state = 'retrying' AND e.due_at <= {now}
-        ORDER BY e.due_at, e.id LIMIT ?3";
+        ORDER BY e.id NOT IN (SELECT value FROM json_each(?2)), e.due_at, e.id LIMIT ?3";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
     next_retried(states = "state = 'retrying'") = "{next_place}";
     /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 maximum bytes of a payload and ?6 of

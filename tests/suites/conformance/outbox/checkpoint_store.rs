@@ -282,7 +282,8 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
         ExceptionChange::Park(parked)
     };
     let dead = ExceptionChange::Park(parked(5, ExceptionState::Dead, None));
-    with_parked(db, &[retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead]).await;
+    let changes = [retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead];
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let mut reader = db.reader().await;
     let mut read = async |probes: &[i64], limit| {
         let probes: Vec<_> = probes.iter().copied().map(EntryId).collect();
@@ -298,6 +299,13 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
     let decree = OperatorDecision { decision: Decision::Requeue, signature };
     admin.decide(&relay(), &[chosen(5)], decree).await.unwrap().remove(0).unwrap();
     assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
+    assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
+    // A probe comes before what was requeued earlier than it is due: that may be in the window.
+    let again = ExceptionChange::Park(parked(2, ExceptionState::Retrying, Some(Duration::from_millis(1))));
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &[again]).await.unwrap(), Fenced::Held);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
+    assert_eq!(read(&[2, 5], SMALL).await, [is_read(5), is_read(2)], "in the order of their times");
     assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
 }
 
