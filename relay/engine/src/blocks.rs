@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
+use crate::amount::Amount;
+use crate::bursts::Bursts;
 use crate::busy::{Busy, Turn};
 use crate::held::{Held, QueueHash};
 use crate::paused::Paused;
@@ -44,6 +46,8 @@ pub(crate) struct Blocks {
     paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
+    /// Keys that have more messages than leave soon.
+    pub(super) bursts: Bursts,
     /// Whether a key may have got further since the last [`Blocks::take_progress`].
     has_progress: bool,
 }
@@ -550,10 +554,31 @@ impl Blocks {
     }
 
     /// Returns the pages to request now. `has_enough` returns whether enough entries of a queue are
-    /// in the window.
+    /// in the window: then its key has a burst.
     pub(crate) fn asks(&mut self, has_enough: impl Fn(&QueueName) -> bool) -> Vec<HeldAsk> {
-        let Self { stuck, held, paused, .. } = self;
+        let Self { stuck, held, bursts, paused, .. } = self;
+        for (queue, _) in held.active().filter(|(_, name)| has_enough(name)) {
+            bursts.begin(queue);
+        }
         held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from), has_enough)
+    }
+
+    /// Returns whether an entry of the log that is held now belongs to a queue that gets further.
+    #[must_use]
+    pub(crate) fn holds_behind_others(&self, topic: &str, key: Option<&str>) -> bool {
+        key.is_some() && self.held.is_moving(QueueHash::of(topic, key))
+    }
+
+    /// Returns whether bursts have this much beside the log.
+    #[must_use]
+    pub(crate) fn bursts_reach(&self, limit: Amount) -> bool {
+        self.bursts.reach(limit, |queue| self.held.is_moving(queue))
+    }
+
+    /// Forgets the bursts that have left.
+    pub(crate) fn forget_bursts(&mut self) {
+        let Self { bursts, held, .. } = self;
+        bursts.retain(|queue| held.contains(queue));
     }
 
     /// Returns queues that rest although no key stops them, each with the id from which it has not

@@ -218,6 +218,14 @@ impl Held {
         self.resting.contains_key(&queue) || self.active.contains_key(&queue)
     }
 
+    /// Returns whether the queue is being read back, or is about to be: nothing stops it that would
+    /// have to end first.
+    #[must_use]
+    pub(crate) fn is_moving(&self, queue: QueueHash) -> bool {
+        let is_due = || self.recheck.contains(&queue) && self.unstored.contains_key(&queue);
+        self.active.contains_key(&queue) || self.queued.contains(&queue) || is_due()
+    }
+
     /// Returns whether new entries of the queue wait in the window.
     #[must_use]
     pub(crate) fn is_closing(&self, queue: QueueHash) -> bool {
@@ -427,6 +435,11 @@ impl Held {
             }
         }
         asks
+    }
+
+    /// Returns the names of the queues that are being read back.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (QueueHash, &QueueName)> {
+        self.active.iter().map(|(queue, active)| (*queue, &active.name))
     }
 
     /// Returns the maximum entries to read of a queue, if its topic is busy.
