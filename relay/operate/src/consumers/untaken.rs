@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use inbox::KnownState;
 use outbox_log::entries::{Extent, Search, SelectedEntry, Standing};
 use outbox_log::{EntryId, LogError};
 use time::OffsetDateTime;
@@ -20,6 +21,10 @@ const LOOKED_AT_MAX: u64 = 20_000;
 
 /// Maximum number of messages that one call returns: the newest may be parked, or left to others.
 const PER_CALL: u32 = 50;
+
+/// Maximum number of places of a log at which a consumer that catches up is searched: more than
+/// enough for a log of any length.
+const PLACES_MAX: u32 = 64;
 
 /// The newest message that was published for a consumer, which its inbox does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +81,12 @@ pub(super) async fn find(
             if entry.enqueued_at < remembers_from || is_known(inbox, entry.message_id).await? {
                 continue;
             }
+            let last_applied_at = last_applied_at.max(last_taken(outbox, inbox, &entry, now).await?);
             let quiet = now - last_applied_at.unwrap_or(entry.enqueued_at);
+            if quiet < TAKEN_WITHIN && last_applied_at.is_some() {
+                // It catches up.
+                continue;
+            }
             return Ok(Some(Untaken {
                 pipeline: outbox.pipeline.to_string(),
                 topic: entry.topic,
@@ -91,6 +101,60 @@ pub(super) async fn find(
 async fn is_known(inbox: &InboxPlace, message: Uuid) -> Result<bool, OperateError> {
     let known = inbox.database.known(message).await?;
     Ok(known.iter().any(|known| inbox.holds(&known.consumer, &known.tenant)))
+}
+
+/// Returns when the consumer took a message of the topic of `newest`, which it does not know: the
+/// latest time that was found. Activity counts only messages of the last hour, and a consumer that
+/// catches up takes older ones: this searches the place up to which it has come.
+async fn last_taken(
+    outbox: &OutboxPlace,
+    inbox: &InboxPlace,
+    newest: &SelectedEntry,
+    now: OffsetDateTime,
+) -> Result<Option<OffsetDateTime>, OperateError> {
+    let extent = outbox.entries.extent(&outbox.pipeline).await?;
+    let remembered = outbox.entries.firsts(&[inbox.database.remembers_from()]).await?;
+    let Some(mut known) = remembered.into_iter().flatten().next() else { return Ok(None) };
+    let search = Search { topic: Some(newest.topic.clone()), ..Search::default() };
+    let (mut unknown, mut last) = (newest.id, None);
+    for _ in 0..PLACES_MAX {
+        let between = unknown.0.saturating_sub(known.0);
+        if between <= 1 {
+            break;
+        }
+        // The last step looks immediately below the first unknown message.
+        let below = if between <= i64::from(PER_CALL) { unknown } else { EntryId(known.0 + between / 2) };
+        let part = outbox.entries.search(&outbox.pipeline, &extent, &search, below, PER_CALL).await?;
+        let ids = part.entries.iter().filter(|entry| is_published(outbox, entry));
+        let ids: Vec<_> = ids.map(|entry| entry.message_id).collect();
+        let found = taken(inbox, &ids).await?;
+        last = last.max(found);
+        if last.is_some_and(|at| now - at < TAKEN_WITHIN) || below == unknown {
+            break;
+        }
+        match found {
+            Some(_) => known = below,
+            None => unknown = below,
+        }
+    }
+    Ok(last)
+}
+
+/// Returns when the consumer took the first of these messages that it knows.
+async fn taken(inbox: &InboxPlace, messages: &[Uuid]) -> Result<Option<OffsetDateTime>, OperateError> {
+    let settled = inbox.database.settled(messages, inbox.consumer.as_ref()).await?;
+    for message in messages.iter().filter(|message| settled.contains(message)) {
+        let known = inbox.database.known(*message).await?;
+        let own = known.into_iter().filter(|known| inbox.holds(&known.consumer, &known.tenant));
+        let applied = own.filter_map(|known| match known.state {
+            KnownState::Applied { at, .. } => Some(at),
+            KnownState::Dead(_) | KnownState::Retrying(_) => None,
+        });
+        if let Some(at) = applied.max() {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the newest message of each topic of an inbox that a pipeline has published, among those
@@ -134,4 +198,82 @@ fn is_published(outbox: &OutboxPlace, entry: &SelectedEntry) -> bool {
     matches!(entry.standing, Standing::Published | Standing::Edited)
         && !entry.message_id.is_nil()
         && !outbox.leaves_out(&entry.topic, &entry.labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use inbox::ConsumerName;
+    use migrations::{Line, Migrator};
+    use sqlx::{AssertSqlSafe, Connection as _, Sqlite, SqliteConnection};
+
+    use super::*;
+    use crate::places::Places;
+    use crate::sample::Sample;
+
+    /// The messages of four hours, one every 14 seconds, of which the last one is ten minutes old.
+    const MESSAGES: &str = "\
+        INSERT INTO outbox_message (message_id, topic, payload, enqueued_at) \
+        SELECT printf('%s-%s-7000-8000-%012d', substr(hex, 1, 8), substr(hex, 9, 4), n), \
+            iif(n % 10 = 0, 'others', 'orders'), x'', at * 1000 FROM ( \
+            SELECT n, at, printf('%012x', at) AS hex FROM ( \
+            SELECT value AS n, (unixepoch() - 600 - (1000 - value) * 14) * 1000 AS at FROM \
+            (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1000) \
+                SELECT value FROM n))); \
+        INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{\"base\":\"1000\",\"progress\":null}')";
+
+    /// The consumer `billing` has taken messages up to this one, at one each second until some time
+    /// ago; the consumer `mail` has taken all of them.
+    const TAKEN: &str = "\
+        ATTACH '@outbox' AS o; \
+        INSERT INTO inbox_message (message_id, consumer, fingerprint, processed_at) \
+        SELECT message_id, 'billing', zeroblob(32), (unixepoch() - @ago - (@upto - id)) * 1000000 \
+            FROM o.outbox_message WHERE id <= @upto AND topic = 'orders' UNION ALL \
+        SELECT message_id, 'mail', zeroblob(32), unixepoch() * 1000000 FROM o.outbox_message; \
+        DETACH o";
+
+    /// Returns for how long the consumer `billing` is reported to have applied nothing.
+    async fn quiet(upto: u32, ago: u32) -> Option<Duration> {
+        let sample = Sample::open().await;
+        sample.run(MESSAGES).await;
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        let remembers = "INSERT INTO inbox_retention (retained_from, id_floor) VALUES \
+            ((unixepoch() / 86400 - 1) * 86400000000, '00000000-0000-7000-8000-000000000000')";
+        sqlx::raw_sql(remembers).execute(&mut connection).await.unwrap();
+        let outbox = sample.path();
+        let taken = TAKEN.replace("@outbox", &outbox).replace("@ago", &ago.to_string());
+        let taken = taken.replace("@upto", &upto.to_string());
+        sqlx::raw_sql(AssertSqlSafe(taken)).execute(&mut connection).await.unwrap();
+        let places = Places::new().outbox(&sample.pipeline).inbox_at(&url.into(), None, false).await;
+        assert_eq!(places.away(), []);
+        let inbox = InboxPlace {
+            consumer: Some(ConsumerName::new("billing").unwrap()),
+            topics: BTreeSet::from([String::from("orders")]),
+            pipelines: BTreeSet::new(),
+            scope: None,
+            location: String::new(),
+            database: Arc::clone(&places.inboxes[0].database),
+        };
+        let found = find(&inbox, None, places.outboxes()).await.unwrap();
+        found.map(|untaken| untaken.quiet)
+    }
+
+    /// Goal: a consumer that takes messages that are hours old, one after the other, is not
+    /// reported, although it has none of the last hour and its database has many of another
+    /// consumer; one that has stopped in the middle is. Oracle: for how long.
+    #[tokio::test]
+    async fn a_consumer_that_catches_up_applies_something() {
+        for upto in [5, 333, 700, 998] {
+            assert_eq!(quiet(upto, 0).await, None, "up to {upto}");
+        }
+        let stopped = quiet(333, 1_000).await.unwrap().as_secs();
+        assert!((1_000..1_060).contains(&stopped), "{stopped} s");
+        let never = quiet(0, 0).await.unwrap().as_secs();
+        assert!((600..660).contains(&never), "{never} s: since the newest message");
+    }
 }
