@@ -17,6 +17,9 @@ use super::places::{OutboxPlace, Places};
 use super::seconds;
 use super::turns::in_turns;
 
+/// The words behind the scope of a pause, in its sentence.
+pub(crate) const PAUSED_BY: &str = " is paused by ";
+
 /// A pause that is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PauseLine {
@@ -60,7 +63,7 @@ impl PauseLine {
     /// Returns what is paused, by whom and why, in one sentence.
     #[must_use]
     pub fn told(&self) -> String {
-        format!("{} is paused by {}: {}", self.paused, self.actor, self.reason)
+        format!("{}{PAUSED_BY}{}: {}", self.paused, self.actor, self.reason)
     }
 }
 

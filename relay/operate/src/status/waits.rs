@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::{PipelineState, PipelineStatus, Symptom};
 use crate::cause::Cause;
 use crate::error::OperateErrorKind;
+use crate::pause::PAUSED_BY;
 use crate::seconds::age;
 
 /// The text for a transaction of another role whose age the server hides.
@@ -206,10 +207,12 @@ impl Wait {
     #[must_use]
     pub fn told(&self) -> String {
         let Some(lasts) = self.lasts.map(age) else { return self.why.clone() };
-        match self.why.split_once(": ") {
-            Some((what, why)) => format!("{what}, for {lasts}: {why}"),
-            None => format!("{}, for {lasts}", self.why),
-        }
+        // The name of a paused key may contain a colon.
+        let is_paused = self.symptom == Symptom::Paused;
+        let from = self.why.find(PAUSED_BY).filter(|_| is_paused).unwrap_or_default();
+        let (what, why) =
+            self.why.split_at(self.why[from..].find(": ").map_or(self.why.len(), |at| from + at));
+        format!("{what}, for {lasts}{why}")
     }
 }
 
@@ -343,6 +346,9 @@ mod tests {
         assert!(!topic.needs_attention());
         topic.exceptions = BTreeMap::from([(Held, 1)]);
         assert!(topic.needs_attention() && topic.waits()[0].needs_operator());
+        let key = paused(PauseScope::Key(String::from("order: 7")));
+        let told = key.waits()[0].told();
+        assert!(told.ends_with("order: 7 is paused by ann, for 1m: migration"), "{told}");
     }
 
     #[test]
