@@ -226,7 +226,7 @@ impl Settlement {
 
 /// Opens subscriptions: the first one, and another after each lost session. Every adapter
 /// implements it. A closure that returns the future of a subscription implements it as well, for
-/// wrapping a subscription.
+/// wrapping the subscriptions of one subscriber, which it keeps.
 #[async_trait]
 pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
@@ -250,6 +250,12 @@ where
 
 /// A stream of deliveries from one or more topics or queues, shared with the other members of a
 /// group.
+///
+/// A subscription that is dropped ends in the background, and the broker keeps its unsettled
+/// deliveries until then. The same [`Subscriber`] can subscribe again at once: it waits where the
+/// order of a key depends on that. Before another `Subscriber` of the same queue subscribes,
+/// [`close`](Self::close) this one, also after an error. Otherwise, RabbitMQ can give later messages
+/// of a key to the other one first, unless the queue has `x-single-active-consumer`.
 #[async_trait]
 pub trait Subscription: Send {
     /// Names the topic or queue that this listens to, for logs and tables. Never contains a secret.
@@ -321,10 +327,13 @@ pub trait Subscription: Send {
         Ok(())
     }
 
-    /// Leaves the group and ends the session; unsettled deliveries are delivered again.
+    /// Leaves the group and ends the session; unsettled deliveries are delivered again. Waits,
+    /// within a time limit, until the broker has ended the session: another one then gets them
+    /// before later messages of their keys, where the broker keeps the order of keys.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker could not be informed; it then detects the end itself.
+    /// Not cancel-safe: a call that is dropped ends the session like a dropped subscription.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::connection::Connection;
 use super::consumer::Consumer;
+use super::end::Earlier;
 use super::endpoint::Endpoint;
 use super::evidence;
 use super::fault;
@@ -41,12 +42,15 @@ const DELIVERIES_WARNED: i64 = 10;
 /// Counts the consuming channels of this process.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Subscribes to queues, and again after every lost session.
+/// Subscribes to queues, and again after every lost session. Each session begins when those that
+/// were dropped before have ended, and their unsettled deliveries are back in the queues: they come
+/// first again.
 pub struct Subscriber {
     endpoint: Endpoint,
     queues: Vec<ShortString>,
     prefetch: u16,
     origin: String,
+    earlier: Earlier,
 }
 
 impl Subscriber {
@@ -71,18 +75,29 @@ impl Subscriber {
         endpoint.warn();
         let names: Vec<&str> = queues.iter().map(ShortString::as_str).collect();
         let origin = format!("{} {}", endpoint.destination(), names.join(", "));
-        Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
+        Ok(Self { endpoint, queues, prefetch: config.prefetch, origin, earlier: Earlier::default() })
     }
 
-    /// Opens a session on its own connection.
+    /// Opens a session on its own connection, after the end of the sessions of this subscriber that
+    /// were dropped. Waits at most 2 s for that, and logs a warning if the broker did not confirm
+    /// it within 1 s.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker is unreachable, credentials are wrong, or a queue is
-    /// missing or used exclusively.
+    /// missing or used exclusively. Cancel-safe: a dropped attempt consumes nothing.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        if !self.earlier.ended().await {
+            let origin = &self.origin;
+            tracing::warn!(
+                origin,
+                "rabbitmq did not confirm the end of an earlier session; \
+                until it notices that, later messages may overtake those of that session"
+            );
+        }
         let connection = self.endpoint.open("subscription").await?;
+        self.earlier.add(connection.end());
         // Opened before messages arrive, which would wait for it.
-        let mut spare = self.endpoint.in_time(connection.channel()).await.ok();
+        let mut spare = self.endpoint.in_time(connection.lasting_channel()).await.ok();
         let mut taken = Vec::new();
         for queue in &self.queues {
             let Some(channel) = &spare else { break };
@@ -114,7 +129,7 @@ impl Subscriber {
     ) -> Result<(Vec<Lane>, Consumers), OpenFailure> {
         let mut channels = Vec::with_capacity(self.queues.len());
         for _ in &self.queues {
-            let channel = self.endpoint.in_time(connection.channel()).await?;
+            let channel = self.endpoint.in_time(connection.lasting_channel()).await?;
             let bounded = channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
             self.endpoint.in_time(connection.ask(bounded)).await?;
             channels.push(channel);
