@@ -22,6 +22,9 @@ SELECT :'verdict' = 'new' AS is_new \gset
     INSERT INTO invoice (order_id, cents)
     SELECT (message ->> 'order')::bigint, (message ->> 'cents')::bigint FROM CAST(:'payload' AS json) AS message
     RETURNING 'order ' || order_id || ': billed';
+    -- The proof: an error, unless this transaction is the one that admitted the message, and has not failed. PostgreSQL
+    -- answers COMMIT without an error otherwise, though nothing of the effect is left.
+    SELECT inbox_finish('billing', :'id') \g /dev/null
 \else
     -- Whatever is refused takes no effect; inbox_store_dead_letter would keep it for an operator.
     SELECT CASE :'verdict' WHEN 'duplicate' THEN 'nothing done: a duplicate'

@@ -25,6 +25,8 @@ GRAMS_MAX = 20_000
 HOUR_SECONDS = 3_600
 # Messages are accepted with ids of up to this age: their days have to be there.
 ID_DAYS_MAX = 14
+# An effect that hangs keeps its message from other processes for a minute: then its session ends.
+IDLE = "set_config('idle_in_transaction_session_timeout', '60s', true)"
 # RabbitMQ 4 drops a message of a quorum queue after 20 deliveries, which outages count as well.
 QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
 
@@ -44,7 +46,7 @@ class Unusable(Exception):
 def is_new(cursor, *message):
     """Admits a message, once: its id, kind, content type and payload. Waits for another transaction
     that applies the same one. The commit waits for the disk, whatever the server's settings are."""
-    cursor.execute("SELECT inbox_admit('shipping', %s, %s, %s, %s)", message)
+    cursor.execute("SELECT inbox_admit('shipping', %s, %s, %s, %s) FROM " + IDLE, message)
     (verdict,) = cursor.fetchone()
     if verdict not in ("new", "duplicate", "dead_letter"):
         raise Unusable(verdict)
@@ -97,14 +99,15 @@ def apply(cursor, properties, payload):
     # A request and its cancellation see each other, in whichever order and process they come.
     cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (request,))
     reply = effect(cursor, request, order, grams)
-    if reply is None:
-        return f"{request}: taken back"
-    cursor.execute(
-        "SELECT outbox_enqueue_json(topic => %s, payload => %s, key => %s, kind => 'order.shipped',"
-        " headers => %s)",
-        (REPLIES, json.dumps(reply), f"order-{order}", json.dumps(saga)),
-    )
-    return f"{request}: {json.dumps(reply)}"
+    if reply is not None:
+        cursor.execute(
+            "SELECT outbox_enqueue_json(topic => %s, payload => %s, key => %s, kind => 'order.shipped',"
+            " headers => %s)",
+            (REPLIES, json.dumps(reply), f"order-{order}", json.dumps(saga)),
+        )
+    # Fails if the transaction has failed, or is another one: COMMIT would report success.
+    cursor.execute("SELECT inbox_finish('shipping', %s)", (message_id,))
+    return f"{request}: {'taken back' if reply is None else json.dumps(reply)}"
 
 
 def park(database, properties, payload, reason):

@@ -1,10 +1,15 @@
-//! The fingerprints of calls: what makes two requests under one key different.
+//! The fingerprints of calls: what makes two requests under one key different. And the statuses of
+//! keys that are refused.
 
 use std::collections::{HashMap, HashSet};
 
+use examples::grpc::once::not_claimed;
 use examples::grpc::received::Received;
-use message::Fingerprint;
+use idempotency::{ClaimError, IdempotencyKey};
+use message::token::{Drift, DriftWindow, Token};
+use message::{Fingerprint, MessageId};
 use prost::Message;
+use tonic::Code;
 
 /// An order, as a build knows it that is older than the client's.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -81,6 +86,7 @@ fn the_order_of_a_list_and_bytes_that_are_no_message_are_compared() {
     let tagged =
         |tags: &[&str]| print(&New { tags: tags.iter().map(|&tag| tag.into()).collect(), ..New::default() });
     assert_ne!(tagged(&["one", "two"]), tagged(&["two", "one"]));
+    assert_eq!(tagged(&["8B(A"]), tagged(&["(A8B"]), "a text that could be a message is sorted as one");
     let raw = |bytes: &[u8]| Received::new(bytes.to_vec()).fingerprint("x");
     // A group, a field that ends early, a number of no field, and more depth than any message has.
     for bytes in [&b"\x0b\x0c"[..], b"\x0a\x05ab", b"\x00\x01", b"\xff\xff"] {
@@ -97,4 +103,30 @@ fn the_order_of_a_list_and_bytes_that_are_no_message_are_compared() {
     let deep: Vec<u8> = heads.into_iter().rev().flatten().collect();
     assert_ne!(raw(&deep), raw(&deep[1..]), "it is read down to a depth");
     assert_ne!(print(&Old { cents: 7 }), Received::new(Old { cents: 7 }.encode_to_vec()).fingerprint("y"));
+}
+
+/// Goal: a client learns that its call may have run under a key that is too old, and does not just
+/// make a new one. Oracle: the words of the statuses, which are those of HTTP.
+#[test]
+fn a_key_that_is_too_old_is_not_one_that_is_malformed() {
+    let made = MessageId::new();
+    let drift = |ahead: i64| {
+        let now = made.generated_at() + time::Duration::days(ahead);
+        DriftWindow::DEFAULT.at(now).validate(Token::from(made)).expect_err("it is out of the window")
+    };
+    let [old, early] = [drift(15), drift(-1)];
+    assert!(matches!((old, early), (Drift::TooOld { .. }, Drift::TooFarAhead { .. })));
+    let malformed = IdempotencyKey::new("8e03978e").expect("a key").token().expect_err("it is no token");
+    for (error, word) in [
+        (ClaimError::NotAToken(malformed), "idempotency_key_malformed"),
+        (ClaimError::Drift(old), "idempotency_key_too_old"),
+        (ClaimError::Drift(early), "idempotency_key_too_far_ahead"),
+    ] {
+        let status = not_claimed(error);
+        let code = status.metadata().get("idempotency-code").and_then(|code| code.to_str().ok());
+        assert_eq!((status.code(), code), (Code::InvalidArgument, Some(word)));
+        assert!(status.message().ends_with("Nothing was done now."), "{status:?}");
+    }
+    let drifted = not_claimed(ClaimError::Drift(old));
+    assert!(drifted.message().contains("find out whether it took effect"), "{drifted:?}");
 }

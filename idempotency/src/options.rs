@@ -78,16 +78,19 @@ impl Default for KeyOptions {
     }
 }
 
-/// The policy for a key whose lease has expired.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum OnExpired {
-    /// The next caller runs the request again. Use it when running twice does no harm, because
-    /// everything that the request calls honours the key.
-    #[default]
-    TakeOver,
-    /// The key waits for an operator (`relay keys list`, `release`, `discard`). Use it when running
-    /// twice does harm, because something that the request calls does not honour the key.
-    Refuse,
+message::words! {
+    /// The policy for a key whose lease has expired.
+    #[derive(Default, Hash)]
+    pub enum OnExpired {
+        /// The next caller runs the request again. Use it when running twice does no harm, because
+        /// everything that the request calls honours the key.
+        #[default]
+        TakeOver = "take_over",
+        /// The key waits for an operator (`relay keys list`, `release`, `discard`). Use it when
+        /// running twice does harm, because something that the request calls does not honour the
+        /// key.
+        Refuse = "refuse",
+    }
 }
 
 impl OnExpired {
@@ -118,17 +121,6 @@ impl Default for ClaimOptions {
     fn default() -> Self {
         let on_expired = OnExpired::default();
         Self { lease: LEASE_DEFAULT, retention: None, on_expired, token_skew_max: None }
-    }
-}
-
-impl OnExpired {
-    /// Returns the word for metrics and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TakeOver => "take_over",
-            Self::Refuse => "refuse",
-        }
     }
 }
 

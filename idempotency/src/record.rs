@@ -1,7 +1,5 @@
 //! The row of a key, its states, what operators see of it, and what they decide about it.
 
-use std::fmt;
-
 use message::{Fingerprint, Tenant};
 use outbox::AuditLine;
 use time::OffsetDateTime;
@@ -152,35 +150,14 @@ pub struct NamedSlice {
     pub next: Option<KeyId>,
 }
 
-/// The choice of an operator about a stuck key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// The next caller runs the request again.
-    Release,
-    /// It is discarded: it never runs, and every caller gets that answer.
-    Discard,
-}
-
-impl Action {
-    /// Returns the lower-case word for tables and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Discard => "discard",
-        }
-    }
-
-    /// Parses such a word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Release, Self::Discard].into_iter().find(|action| action.as_str() == word)
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// The choice of an operator about a stuck key.
+    #[derive(Hash)]
+    pub enum Action {
+        /// The next caller runs the request again.
+        Release = "release",
+        /// It is discarded: it never runs, and every caller gets that answer.
+        Discard = "discard",
     }
 }
 

@@ -92,6 +92,7 @@ pub mod units;
 #[cfg(test)]
 mod vectors;
 mod wire_headers;
+mod words;
 
 pub use backoff::{Backoff, jittered};
 pub use bounds::OutOfBounds;

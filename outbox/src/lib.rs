@@ -28,6 +28,7 @@ compile_error!("choose a database: enable the feature `postgres` or `sqlite`");
 mod audit;
 mod begin;
 mod bounded;
+mod columns;
 pub mod connect;
 #[cfg(not(feature = "testing"))]
 mod crash_points;
@@ -61,6 +62,8 @@ pub use audit::{AuditLine, Signature};
 pub use begin::begin_on;
 #[doc(hidden)]
 pub use bounded::{Bounded, CALL_TIMEOUT_MAX, CALL_TIMEOUT_MIN, no_answer};
+#[doc(hidden)]
+pub use columns::ENQUEUED;
 pub use dialect::Dialect;
 pub use enqueue_error::EnqueueError;
 pub use message::token::ScheduledTooFar;

@@ -1,6 +1,5 @@
 //! Queries, decisions and findings of operators, as data.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -34,38 +33,16 @@ impl SagaQuery {
     }
 }
 
-/// The kind of a choice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
-    /// A stuck saga continues, with its attempts counted from zero.
-    Retry,
-    /// A running saga is undone.
-    Cancel,
-    /// A step of a stuck saga is skipped.
-    Skip,
-}
-
-impl Action {
-    /// Returns the lower-case word for tables and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Cancel => "cancel",
-            Self::Skip => "skip",
-        }
-    }
-
-    /// Parses such a word.
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
-        [Self::Retry, Self::Cancel, Self::Skip].into_iter().find(|action| action.as_str() == word)
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// The kind of a choice.
+    #[non_exhaustive]
+    pub enum Action {
+        /// A stuck saga continues, with its attempts counted from zero.
+        Retry = "retry",
+        /// A running saga is undone.
+        Cancel = "cancel",
+        /// A step of a stuck saga is skipped.
+        Skip = "skip",
     }
 }
 

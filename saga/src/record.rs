@@ -8,45 +8,10 @@ use time::OffsetDateTime;
 use crate::key::SagaId;
 use crate::reply_token::Secret;
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$variant_doc])* $variant,)*
-        }
-
-        impl $name {
-            /// Returns the lower-case word for tables and logs.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                }
-            }
-
-            /// Reads a word of a column.
-            pub(crate) fn of(word: &str) -> Result<Self, sqlx::Error> {
-                match word {
-                    $($word => Ok(Self::$variant),)*
-                    _ => Err(sqlx::Error::Decode(
-                        format!("this version does not know the {} {word:?}", stringify!($name)).into(),
-                    )),
-                }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words! {
+message::words! {
     /// The state of a saga.
-    State {
+    #[derive(Hash)]
+    pub enum State {
         /// Its steps are being run.
         Running = "running",
         /// Its steps are being undone, in reverse order.
@@ -66,9 +31,10 @@ impl State {
     }
 }
 
-words! {
+message::words! {
     /// The kind of a step.
-    StepKind {
+    #[derive(Hash)]
+    pub enum StepKind {
         /// An effect in this database.
         Step = "step",
         /// An effect elsewhere, requested by a direct call.
@@ -80,9 +46,10 @@ words! {
     }
 }
 
-words! {
+message::words! {
     /// The state of a step that has begun.
-    StepState {
+    #[derive(Hash)]
+    pub enum StepState {
         /// It succeeded; its result is stored.
         Done = "done",
         /// It did not happen, and never will.
@@ -98,9 +65,10 @@ words! {
     }
 }
 
-words! {
+message::words! {
     /// The undo of a step.
-    UndoState {
+    #[derive(Hash)]
+    pub enum UndoState {
         /// There is nothing to undo.
         None = "none",
         /// It is to be undone if the saga stops.

@@ -10,8 +10,12 @@ use crate::reply_token::Secret;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
-fn text<DB: Dialect>(row: &Row<DB>, column: &str) -> Result<String> {
-    row.get(column)
+/// Reads a column whose words `of` knows. An unknown one, of a later version, is an error with the
+/// `name` of the type.
+fn word<DB: Dialect, T>(row: &Row<DB>, column: &str, name: &str, of: fn(&str) -> Option<T>) -> Result<T> {
+    let word: String = row.get(column)?;
+    of(&word)
+        .ok_or_else(|| sqlx::Error::Decode(format!("this version does not know the {name} {word:?}").into()))
 }
 
 fn id<DB: Dialect>(row: &Row<DB>) -> Result<SagaId> {
@@ -37,7 +41,7 @@ pub(crate) fn outline<DB: Dialect>(row: &Row<DB>) -> Result<SagaOutline> {
     Ok(SagaOutline {
         id: id(row)?,
         version: row.get("version")?,
-        state: State::of(&text(row, "state")?)?,
+        state: word(row, "state", "State", State::from_word)?,
         epoch: row.get("epoch")?,
         worker: row.get("worker")?,
         wake_at: row.get("wake_at")?,
@@ -57,9 +61,9 @@ pub(crate) fn step<DB: Dialect>(row: &Row<DB>) -> Result<StepRecord> {
     Ok(StepRecord {
         name: row.get("name")?,
         position: row.get("position")?,
-        kind: StepKind::of(&text(row, "kind")?)?,
-        state: StepState::of(&text(row, "state")?)?,
-        undo: UndoState::of(&text(row, "undo")?)?,
+        kind: word(row, "kind", "StepKind", StepKind::from_word)?,
+        state: word(row, "state", "StepState", StepState::from_word)?,
+        undo: word(row, "undo", "UndoState", UndoState::from_word)?,
         result: row.get("result")?,
         attempts: row.get("attempts")?,
         error: row.get("error")?,

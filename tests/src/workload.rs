@@ -291,11 +291,19 @@ impl<DB: Dialect> Work<DB> {
 
     async fn session(&self) -> Outcome {
         let mut subscription = self.broker.join("workload", &self.topic).await?;
+        let consumed = self.consume(subscription.as_mut()).await;
+        // Another session of a queue must not begin before the broker has ended this one.
+        let closed = subscription.close().await;
+        consumed?;
+        Ok(closed?)
+    }
+
+    async fn consume(&self, subscription: &mut dyn Subscription) -> Outcome {
         while !self.is_stopped() {
             let deliveries = subscription.receive(BATCH, WAIT).await?;
             let mut told = Instant::now();
             for (at, delivery) in deliveries.iter().enumerate() {
-                self.apply(subscription.as_mut(), delivery).await?;
+                self.apply(subscription, delivery).await?;
                 // On a busy machine the broker would otherwise redeliver the rest of a batch, which
                 // would count as repeated.
                 if told.elapsed() > KEEP_ALIVE {
@@ -305,7 +313,7 @@ impl<DB: Dialect> Work<DB> {
                 }
             }
         }
-        Ok(subscription.close().await?)
+        Ok(())
     }
 
     async fn apply(&self, subscription: &mut dyn Subscription, delivery: &Delivery) -> Outcome {

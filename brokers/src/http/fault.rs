@@ -216,8 +216,10 @@ impl Failure {
 
     /// Returns the failure of an endpoint that failed, while another message tries it.
     pub(super) fn tried() -> Self {
+        // Nothing of the message was sent, and any number of them may come: like a destination
+        // without room, the endpoint is reported once, and not each message.
         let text = String::from("it failed before, and another message tries whether it is back");
-        Self { kind: Kind::Busy, text, retry_after: None }
+        Self { kind: Kind::Saturated, text, retry_after: None }
     }
 
     /// Returns the failure of an endpoint that takes messages more slowly than they come.

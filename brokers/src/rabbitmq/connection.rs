@@ -1,6 +1,6 @@
 //! A connection whose end is noticed by every caller that waits for an answer on it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lapin::options::ConfirmSelectOptions;
 use lapin::types::ShortString;
@@ -33,13 +33,15 @@ impl Drop for Renewal {
 pub(super) struct Connection {
     client: Arc<lapin::Connection>,
     _renewal: Option<Renewal>,
+    /// Channels that stay open until the goodbye.
+    lasting: Mutex<Vec<Channel>>,
     /// Dropped after the client, which closes the connection in an orderly way.
     end: End,
 }
 
 impl Connection {
     pub(super) fn new(client: Arc<lapin::Connection>, end: End, renewal: Option<Renewal>) -> Self {
-        Self { client, _renewal: renewal, end }
+        Self { client, _renewal: renewal, lasting: Mutex::default(), end }
     }
 
     /// Waits for an answer on this connection or one of its channels. As cancel-safe as the future
@@ -59,9 +61,22 @@ impl Connection {
         self.end.passed().await;
     }
 
+    /// Returns its end.
+    pub(super) fn end(&self) -> &End {
+        &self.end
+    }
+
     /// Opens a channel.
     pub(super) async fn channel(&self) -> Result<Channel, Error> {
         self.ask(self.client.create_channel()).await
+    }
+
+    /// Opens a channel that stays open until the goodbye, also if all its handles are dropped
+    /// earlier. Cancel-safe.
+    pub(super) async fn lasting_channel(&self) -> Result<Channel, Error> {
+        let channel = self.channel().await?;
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner).push(channel.clone());
+        Ok(channel)
     }
 
     /// Opens a channel in confirm mode.
@@ -114,5 +129,24 @@ impl Connection {
                                                        closed"),
             Err(_) => tracing::debug!("rabbitmq did not confirm that the connection is closed"),
         }
+    }
+}
+
+impl Drop for Connection {
+    /// Says goodbye in the background, before lasting channels are dropped. If they are dropped
+    /// during the client's own goodbye, the connection ends without the broker's answer, when its
+    /// socket is shut down (lapin 4.12.3).
+    fn drop(&mut self) {
+        let lasting = std::mem::take(self.lasting.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if lasting.is_empty() || !self.is_open() {
+            return;
+        }
+        let client = Arc::clone(&self.client);
+        self.end.last(async move {
+            if let Err(error) = client.close(REPLY_SUCCESS, ShortString::default()).await {
+                tracing::debug!(%error, "rabbitmq disappeared before a dropped connection was closed");
+            }
+            drop(lasting);
+        });
     }
 }

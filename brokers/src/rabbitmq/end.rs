@@ -8,12 +8,17 @@
 //! The thread does not end by itself either when it is no longer needed and the broker neither
 //! reads nor answers. It waits for the answer to its goodbye, for hours if a memory alarm lasts
 //! that long. So its socket is shut down shortly after the connection was dropped.
+//!
+//! Until the broker has ended a connection, it keeps the unsettled deliveries of its consumers, and
+//! gives later messages of their keys to other consumers. So a subscriber waits for the end of the
+//! connections that it dropped before it consumes again.
 
 use std::io;
 use std::net::Shutdown;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lapin::Error;
 use socket2::{SockRef, Socket};
 use tokio::net::TcpStream;
@@ -25,18 +30,42 @@ use tokio::time::Instant;
 /// waiting callers. It also limits the time for an orderly close.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// The client's socket.
+enum SocketState {
+    Open(Socket),
+    /// It was shut down here, because the client did not end in time.
+    ShutDown,
+    /// The client has closed it.
+    Closed,
+}
+
 /// A handle of the client's socket, until the socket is closed.
 #[derive(Clone)]
-struct SocketHandle(Arc<Mutex<Option<Socket>>>);
+struct SocketHandle(Arc<Mutex<SocketState>>);
 
 impl SocketHandle {
-    fn lock(&self) -> MutexGuard<'_, Option<Socket>> {
+    fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shut_down(&self) {
-        // The other side may have closed it already.
-        let _ = self.lock().take().map(|socket| socket.shutdown(Shutdown::Both));
+        let mut state = self.lock();
+        if let SocketState::Open(socket) = &*state {
+            // The other side may have closed it already.
+            let _ = socket.shutdown(Shutdown::Both);
+            *state = SocketState::ShutDown;
+        }
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        if matches!(*state, SocketState::Open(_)) {
+            *state = SocketState::Closed;
+        }
+    }
+
+    fn was_shut_down(&self) -> bool {
+        matches!(*self.lock(), SocketState::ShutDown)
     }
 }
 
@@ -49,7 +78,7 @@ pub(super) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // Otherwise the socket would stay open although the client has closed it.
-        self.handle.lock().take();
+        self.handle.close();
         self.ended_at.send_replace(Some(Instant::now()));
     }
 }
@@ -60,6 +89,8 @@ pub(super) struct End {
     handle: SocketHandle,
     /// The runtime that drives the socket.
     runtime: Handle,
+    /// Shows others that the connection is in use.
+    in_use: Arc<()>,
 }
 
 impl End {
@@ -68,10 +99,26 @@ impl End {
     /// # Errors
     /// An error when the process has too many open files.
     pub(super) fn of(stream: &TcpStream) -> io::Result<(Running, Self)> {
-        let handle = SocketHandle(Arc::new(Mutex::new(Some(SockRef::from(stream).try_clone()?))));
+        let socket = SocketState::Open(SockRef::from(stream).try_clone()?);
+        let handle = SocketHandle(Arc::new(Mutex::new(socket)));
         let (running, ended_at) = watch::channel(None);
-        let runtime = Handle::current();
-        Ok((Running { ended_at: running, handle: handle.clone() }, Self { ended_at, handle, runtime }))
+        let running = Running { ended_at: running, handle: handle.clone() };
+        Ok((running, Self { ended_at, handle, runtime: Handle::current(), in_use: Arc::default() }))
+    }
+
+    /// Runs what is left to do before the thread ends, in the background and for at most
+    /// [`LAST_WORDS`]. It need not be called from the runtime.
+    pub(super) fn last(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(async { tokio::time::timeout(LAST_WORDS, work).await });
+    }
+
+    /// Returns what observes the connection without keeping it.
+    fn observer(&self) -> Observer {
+        Observer {
+            ended_at: self.ended_at.clone(),
+            handle: self.handle.clone(),
+            in_use: Arc::downgrade(&self.in_use),
+        }
     }
 
     /// Waits until the thread has ended, and slightly longer. Cancel-safe.
@@ -112,6 +159,64 @@ impl Drop for End {
     }
 }
 
+/// Observes a connection without keeping it.
+#[derive(Clone)]
+struct Observer {
+    ended_at: watch::Receiver<Option<Instant>>,
+    handle: SocketHandle,
+    in_use: Weak<()>,
+}
+
+impl Observer {
+    fn has_ended(&self) -> bool {
+        self.ended_at.borrow().is_some()
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.in_use.strong_count() == 0
+    }
+
+    /// Waits for the end of a connection that was dropped, about as long as [`LAST_WORDS`]. Returns
+    /// whether it ended in time. Cancel-safe.
+    async fn ends(mut self) -> bool {
+        let end = self.ended_at.wait_for(Option::is_some);
+        if tokio::time::timeout(LAST_WORDS, end).await.is_err() {
+            // The runtime that would have done so may be gone.
+            self.handle.shut_down();
+            let end = self.ended_at.wait_for(Option::is_some);
+            let _ = tokio::time::timeout(LAST_WORDS, end).await;
+        }
+        !self.handle.was_shut_down()
+    }
+}
+
+/// The connections that a subscriber has made and that have not ended.
+#[derive(Default)]
+pub(super) struct Earlier(Mutex<Vec<Observer>>);
+
+impl Earlier {
+    fn lock(&self) -> MutexGuard<'_, Vec<Observer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection.
+    pub(super) fn add(&self, end: &End) {
+        self.lock().push(end.observer());
+    }
+
+    /// Waits for the end of those that were dropped, at most twice as long as [`LAST_WORDS`]. Those
+    /// in use are not waited for. Returns whether the broker has ended all of them, as far as this
+    /// side can know. Cancel-safe.
+    pub(super) async fn ended(&self) -> bool {
+        let dropped: Vec<_> = {
+            let mut earlier = self.lock();
+            earlier.retain(|connection| !connection.has_ended());
+            earlier.iter().filter(|connection| connection.is_dropped()).cloned().collect()
+        };
+        join_all(dropped.into_iter().map(Observer::ends)).await.into_iter().all(|is_in_time| is_in_time)
+    }
+}
+
 fn over() -> Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "it ended before an answer came").into()
 }
@@ -126,6 +231,8 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::task::JoinSet;
 
+    use super::Earlier;
+    use crate::rabbitmq::endpoint::Endpoint;
     use crate::rabbitmq::fake::{
         CHANNEL_OPEN_OK, CONNECTION_BLOCKED, CONNECTION_OPEN_OK, START, TUNE, read, send,
     };
@@ -220,6 +327,26 @@ mod tests {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
         names.filter(|name| name.trim() == "lapin-io-loop").count()
+    }
+
+    /// Goal: a subscriber waits for connections that were dropped, not for those in use, and not
+    /// longer than the client is given to end. Oracle: a broker that answers no goodbye; what the
+    /// wait returns.
+    #[tokio::test]
+    async fn only_connections_that_were_dropped_are_waited_for() {
+        let silent =
+            |mut stream: TcpStream| async move { while let Ok(1..) = stream.read(&mut [0; 1_024]).await {} };
+        let (url, _broker) = broker(Connected, silent).await;
+        let endpoint = Endpoint::new(&Config::new(url)).ok().unwrap();
+        let earlier = Earlier::default();
+        let connection = endpoint.open("subscription").await.ok().unwrap();
+        earlier.add(connection.end());
+        assert!(earlier.ended().await);
+        assert!(connection.is_open(), "it is in use");
+        drop(connection);
+        let in_time = tokio::time::timeout(Duration::from_secs(60), earlier.ended()).await;
+        assert_eq!(in_time, Ok(false), "the broker has not confirmed the end");
+        assert!(earlier.ended().await, "it has ended");
     }
 
     /// Goal: a broker that disappears while a client connects is noticed at once, at every stage.

@@ -54,10 +54,12 @@
 //!
 //! # Consuming
 //! Acknowledgements are manual, and the prefetch bounds deliveries. Order per key holds for one
-//! subscription per queue. For hot standbys, declare the queue with `x-single-active-consumer`: a
-//! standby gets nothing before everything that the active subscription left unsettled is back in
-//! the queue, whether it stops gracefully, loses its connection or is dropped. A released delivery
-//! goes back to its position, as far as the queue can do that.
+//! subscription per queue. A subscription that is dropped ends in the background: its
+//! [`Subscriber`] waits for that before it consumes again, and another one does not. For hot
+//! standbys, declare the queue with `x-single-active-consumer`: a standby gets nothing before
+//! everything that the active subscription left unsettled is back in the queue, whether it stops
+//! gracefully, loses its connection or is dropped. A released delivery goes back to its position,
+//! as far as the queue can do that.
 //!
 //! A graceful stop finishes and acknowledges the work in hand, and then closes the connection. The
 //! rest of the prefetched messages goes back at that moment. Other consumers of the queue wait for

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::config::{Config, SHORT_BYTES_MAX, invalid};
 use super::connection::Connection;
 use super::consumer::Consumer;
+use super::end::Earlier;
 use super::endpoint::Endpoint;
 use super::evidence;
 use super::fault;
@@ -41,12 +42,15 @@ const DELIVERIES_WARNED: i64 = 10;
 /// Counts the consuming channels of this process.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Subscribes to queues, and again after every lost session.
+/// Subscribes to queues, and again after every lost session. Each session begins when those that
+/// were dropped before have ended, and their unsettled deliveries are back in the queues: they come
+/// first again.
 pub struct Subscriber {
     endpoint: Endpoint,
     queues: Vec<ShortString>,
     prefetch: u16,
     origin: String,
+    earlier: Earlier,
 }
 
 impl Subscriber {
@@ -71,18 +75,29 @@ impl Subscriber {
         endpoint.warn();
         let names: Vec<&str> = queues.iter().map(ShortString::as_str).collect();
         let origin = format!("{} {}", endpoint.destination(), names.join(", "));
-        Ok(Self { endpoint, queues, prefetch: config.prefetch, origin })
+        Ok(Self { endpoint, queues, prefetch: config.prefetch, origin, earlier: Earlier::default() })
     }
 
-    /// Opens a session on its own connection.
+    /// Opens a session on its own connection, after the end of the sessions of this subscriber that
+    /// were dropped. Waits at most 2 s for that, and logs a warning if the broker did not confirm
+    /// it within 1 s.
     ///
     /// # Errors
     /// [`SubscriptionError`] when the broker is unreachable, credentials are wrong, or a queue is
-    /// missing or used exclusively.
+    /// missing or used exclusively. Cancel-safe: a dropped attempt consumes nothing.
     pub async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
+        if !self.earlier.ended().await {
+            let origin = &self.origin;
+            tracing::warn!(
+                origin,
+                "rabbitmq did not confirm the end of an earlier session; \
+                until it notices that, later messages may overtake those of that session"
+            );
+        }
         let connection = self.endpoint.open("subscription").await?;
+        self.earlier.add(connection.end());
         // Opened before messages arrive, which would wait for it.
-        let mut spare = self.endpoint.in_time(connection.channel()).await.ok();
+        let mut spare = self.endpoint.in_time(connection.lasting_channel()).await.ok();
         let mut taken = Vec::new();
         for queue in &self.queues {
             let Some(channel) = &spare else { break };
@@ -114,7 +129,7 @@ impl Subscriber {
     ) -> Result<(Vec<Lane>, Consumers), OpenFailure> {
         let mut channels = Vec::with_capacity(self.queues.len());
         for _ in &self.queues {
-            let channel = self.endpoint.in_time(connection.channel()).await?;
+            let channel = self.endpoint.in_time(connection.lasting_channel()).await?;
             let bounded = channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
             self.endpoint.in_time(connection.ask(bounded)).await?;
             channels.push(channel);
@@ -319,6 +334,12 @@ impl RabbitmqSubscription {
     }
 }
 
+/// Whether messages wait, and all of them in queues of which this consumer is a standby.
+fn wait_for_others(lags: &[Lag], stands_by: impl Fn(&str) -> bool) -> bool {
+    let mut waiting = lags.iter().filter(|lag| lag.messages > 0).peekable();
+    waiting.peek().is_some() && waiting.all(|lag| stands_by(&lag.topic))
+}
+
 #[async_trait]
 impl Subscription for RabbitmqSubscription {
     fn origin(&self) -> &str {
@@ -393,18 +414,16 @@ impl Subscription for RabbitmqSubscription {
         Ok(())
     }
 
-    /// Without the queues of which it is a standby: their messages wait for the active consumer.
+    /// With the queues of which it is a standby: their active consumer may stand still, and may be
+    /// one that reports nothing.
     fn lag(&self) -> Vec<Lag> {
-        let lags = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
-        let stands_by =
-            |lag: &Lag| self.lanes.iter().any(|lane| lane.stands_by() && lane.queue.as_str() == lag.topic);
-        lags.into_iter().filter(|lag| !stands_by(lag)).collect()
+        self.lag.as_ref().map(LagWatch::known).unwrap_or_default()
     }
 
     fn is_assigned(&self) -> Option<bool> {
-        let waiting = self.lag.as_ref().map(LagWatch::known).unwrap_or_default();
-        let is_idle = waiting.iter().all(|lag| lag.messages == 0);
-        (!is_idle && self.lanes.iter().all(Lane::stands_by)).then_some(false)
+        let stands_by =
+            |queue: &str| self.lanes.iter().any(|lane| lane.stands_by() && lane.queue.as_str() == queue);
+        wait_for_others(&self.lag(), stands_by).then_some(false)
     }
 
     /// Discards everything that arrives from now on, and hands nothing back before the session
@@ -448,6 +467,17 @@ mod tests {
         assert_eq!(counted(AMQPValue::ShortShortInt(1)), 1);
         assert_eq!(counted(AMQPValue::Void), 0);
         assert_eq!(delivery_count(&BasicProperties::default()), 0);
+    }
+
+    /// Goal: a consumer that is active on one queue and a standby of another does not stall on the
+    /// other's backlog, and does on its own. Oracle: for whom the messages wait.
+    #[test]
+    fn a_backlog_is_for_others_only_where_this_is_a_standby() {
+        for (own, taken, is_others) in [(0, 0, false), (0, 7, true), (7, 7, false), (7, 0, false)] {
+            let lags = [Lag::new("own", own), Lag::new("taken", taken)];
+            assert_eq!(wait_for_others(&lags, |queue| queue == "taken"), is_others, "{own} {taken}");
+        }
+        assert!(!wait_for_others(&[], |_| true), "nothing is known yet");
     }
 
     #[test]

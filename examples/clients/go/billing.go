@@ -9,89 +9,33 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 const attemptsMax = 10
 
+// A handler that hangs keeps its message from other processes for a minute: then its session is ended.
+const idle = "set_config('idle_in_transaction_session_timeout', '60s', true)"
+
 var consumer = cmp.Or(os.Getenv("CONSUMER"), "billing-go")
-
-// Reject is a message that no further attempt helps.
-type Reject struct{ error }
-
-// Message is a message as it arrived. Without an id it is malformed, and Problem says why.
-type Message struct {
-	Topic, Kind, ContentType, Source, Problem string
-	ID, Key, MadeAt                           *string
-	Payload                                   []byte
-	Headers                                   map[string]string
-}
 
 // Handler has the effect of a message in the transaction of its inbox row.
 type Handler func(context.Context, pgx.Tx, Message) error
 
-// DerivedID returns the id of a business fact: the same time and parts always give the same one.
-func DerivedID(milliseconds uint64, parts ...string) uuid.UUID {
-	hash := sha256.New()
-	for _, part := range parts {
-		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		hash.Write([]byte(part))
+// handle runs a handler, then proves that its transaction is the one that admitted the message. It asks
+// on the connection: pgx would refuse a statement in a transaction that has ended, without saying why.
+func handle(ctx context.Context, tx pgx.Tx, m Message, handler Handler) error {
+	if err := handler(ctx, tx, m); err != nil {
+		return err
 	}
-	id := uuid.UUID(append(binary.BigEndian.AppendUint64(nil, milliseconds)[2:], hash.Sum(nil)[:10]...))
-	id[6] = id[6]&0x0f | 0x70
-	id[8] = id[8]&0x3f | 0x80
-	return id
-}
-
-// clean replaces what PostgreSQL does not store in a text: NUL, and bytes that are not UTF-8.
-func clean(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
-}
-
-// Read reads a CloudEvent from the properties of a delivery.
-func Read(delivery amqp.Delivery) Message {
-	events, headers := map[string]string{}, map[string]string{}
-	for name, value := range delivery.Headers {
-		if event, ok := strings.CutPrefix(name, "cloudEvents_"); ok {
-			events[event] = clean(fmt.Sprint(value))
-		} else {
-			headers[clean(name)] = clean(fmt.Sprint(value))
-		}
-	}
-	optional := func(name string) *string {
-		if value, ok := events[name]; ok {
-			return &value
-		}
-		return nil
-	}
-	message := Message{
-		Topic: clean(delivery.RoutingKey), Payload: append([]byte{}, delivery.Body...), Headers: headers,
-		Kind:        cmp.Or(events["type"], clean(delivery.RoutingKey)),
-		ContentType: cmp.Or(clean(delivery.ContentType), "application/octet-stream"),
-		Source:      cmp.Or(events["source"], "/unknown"),
-		Key:         optional("subject"), MadeAt: optional("time"),
-	}
-	id, err := uuid.Parse(cmp.Or(events["id"], delivery.MessageId))
-	if _, ok := events["chunkindex"]; ok {
-		err = errors.New("a chunk of a larger message")
-	}
-	if text := id.String(); err == nil {
-		message.ID = &text
-	} else {
-		message.Problem, headers["amqp.message_id"] = clean(err.Error()), clean(delivery.MessageId)
-	}
-	return message
+	_, err := tx.Conn().Exec(ctx, "SELECT inbox_finish($1, $2)", consumer, m.ID)
+	return err
 }
 
 // Apply has the effect of a message once. Any answer but "again" permits its acknowledgement; an
@@ -99,14 +43,13 @@ func Read(delivery amqp.Delivery) Message {
 func Apply(ctx context.Context, conn *pgx.Conn, m Message, handler Handler) (string, error) {
 	reason, problem := "malformed", m.Problem
 	if m.ID != nil {
-		// COMMIT fails if the handler swallowed an error of the database.
 		err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			admit := "SELECT inbox_admit($1, $2, $3, $4, $5, $6)"
+			admit := "SELECT inbox_admit($1, $2, $3, $4, $5, $6) FROM " + idle
 			row := tx.QueryRow(ctx, admit, consumer, m.ID, m.Kind, m.ContentType, m.Payload, m.Source)
 			if err := row.Scan(&reason); err != nil || reason != "new" {
 				return err
 			}
-			return handler(ctx, tx, m)
+			return handle(ctx, tx, m, handler)
 		})
 		switch {
 		case err == nil && slices.Contains([]string{"new", "duplicate", "dead_letter"}, reason):
@@ -143,7 +86,7 @@ func Redrive(ctx context.Context, conn *pgx.Conn, handler Handler) (bool, error)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var m Message
 		take := `SELECT topic, payload, message_id::text, kind, content_type, key, source, headers
-			FROM inbox_take_redrive($1, $2)`
+			FROM inbox_take_redrive($1, $2), ` + idle
 		err := tx.QueryRow(ctx, take, consumer, request).Scan(
 			&m.Topic, &m.Payload, &m.ID, &m.Kind, &m.ContentType, &m.Key, &m.Source, &m.Headers)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -151,7 +94,7 @@ func Redrive(ctx context.Context, conn *pgx.Conn, handler Handler) (bool, error)
 		} else if err != nil {
 			return err
 		}
-		return handler(ctx, tx, m)
+		return handle(ctx, tx, m, handler)
 	})
 	if err != nil && !conn.IsClosed() {
 		_, err = conn.Exec(ctx, "SELECT inbox_fail_redrive($1, $2, $3)", consumer, request, clean(err.Error()))

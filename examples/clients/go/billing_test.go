@@ -138,6 +138,128 @@ func TestASwallowedErrorIsAFailure(t *testing.T) {
 	equal(t, applied(t, conn, message, Bill), "new")
 }
 
+func ask(t *testing.T, conn *pgx.Conn, m Message) {
+	t.Helper()
+	ask := `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+		VALUES ('ann', 'prices are back', 'redrive', $1, $2)`
+	_, err := conn.Exec(ctx, ask, letter(t, conn, m, "id"), consumer)
+	must(t, err)
+}
+
+// endings are the ways of a handler to end its transaction.
+var endings = []func(pgx.Tx) error{
+	func(tx pgx.Tx) error { return tx.Rollback(ctx) },
+	func(tx pgx.Tx) error { return run(tx, "ROLLBACK") },
+	func(tx pgx.Tx) error { return run(tx, "ROLLBACK; BEGIN") },
+}
+
+func run(tx pgx.Tx, sql string) error {
+	_, err := tx.Conn().PgConn().Exec(ctx, sql).ReadAll()
+	return err
+}
+
+// ending returns a handler that has its effect, ends its transaction, and returns.
+func ending(t *testing.T, end func(pgx.Tx) error) Handler {
+	return func(ctx context.Context, tx pgx.Tx, m Message) error {
+		must(t, Bill(ctx, tx, m))
+		return end(tx)
+	}
+}
+
+func fails(t *testing.T, conn *pgx.Conn, m Message, text string) {
+	t.Helper()
+	failed := "SELECT last_error FROM inbox_attempt WHERE consumer = $1 AND message_id = $2"
+	if found := query[string](t, conn, failed, consumer, m.ID); !strings.Contains(found, text) {
+		t.Fatal(found)
+	}
+}
+
+func TestATransactionThatAHandlerEndsIsAFailure(t *testing.T) {
+	conn := connect(t)
+	for _, end := range endings {
+		number := order()
+		message := placed(number, "ann")
+		equal(t, applied(t, conn, message, ending(t, end)), "again")
+		fails(t, conn, message, "To undo an effect")
+		equal(t, invoices(t, conn, number), 0)
+		equal(t, applied(t, conn, message, Bill), "new")
+		equal(t, invoices(t, conn, number), 1)
+	}
+	message := placed(order(), "ann")
+	for range attemptsMax - 1 {
+		equal(t, applied(t, conn, message, ending(t, endings[0])), "again")
+	}
+	equal(t, applied(t, conn, message, ending(t, endings[0])), "poison")
+
+	// What it has committed has taken effect, and nothing more of the message will.
+	commits := []func(pgx.Tx) error{
+		func(tx pgx.Tx) error { return tx.Commit(ctx) },
+		func(tx pgx.Tx) error { return run(tx, "COMMIT") },
+	}
+	for _, commit := range commits {
+		number := order()
+		message := placed(number, "ann")
+		equal(t, applied(t, conn, message, ending(t, commit)), "again")
+		fails(t, conn, message, "leaves COMMIT to its caller")
+		equal(t, applied(t, conn, message, Bill), "duplicate")
+		equal(t, invoices(t, conn, number), 1)
+	}
+}
+
+func TestARedriveWhoseHandlerEndsItsTransactionFails(t *testing.T) {
+	conn, number := connect(t), order()
+	message := placed(number, "ann")
+	reject := func(context.Context, pgx.Tx, Message) error { return Reject{errors.New("no")} }
+	equal(t, applied(t, conn, message, reject), "rejected")
+	for _, end := range endings {
+		ask(t, conn, message)
+		found, err := Redrive(ctx, conn, ending(t, end))
+		must(t, err)
+		equal(t, found, true)
+		outcome := "SELECT outcome LIKE '%To undo an effect%' FROM inbox_audit WHERE dead_letter = $1 ORDER BY seq DESC LIMIT 1"
+		equal(t, query[bool](t, conn, outcome, letter(t, conn, message, "id")), true)
+		equal(t, letter(t, conn, message, "resolution"), "")
+		equal(t, invoices(t, conn, number), 0)
+	}
+	ask(t, conn, message)
+	_, err := Redrive(ctx, conn, Bill)
+	must(t, err)
+	equal(t, invoices(t, conn, number), 1)
+}
+
+func TestAHandlerThatHangsLosesItsSession(t *testing.T) {
+	conn, number := connect(t), order()
+	message, other, limits := placed(number, "ann"), placed(number+1, "ann"), []string{}
+	hang := func(ctx context.Context, tx pgx.Tx, m Message) error {
+		var limit string
+		must(t, tx.QueryRow(ctx, "SHOW idle_in_transaction_session_timeout").Scan(&limit))
+		limits = append(limits, limit)
+		must(t, run(tx, "SET LOCAL idle_in_transaction_session_timeout = '1ms'"))
+		alive := "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)"
+		for query[bool](t, conn, alive, tx.Conn().PgConn().PID()) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return Bill(ctx, tx, m)
+	}
+	reject := func(context.Context, pgx.Tx, Message) error { return Reject{errors.New("no")} }
+	equal(t, applied(t, conn, other, reject), "rejected")
+	ask(t, conn, other)
+	if outcome, err := Apply(ctx, connect(t), message, hang); err == nil {
+		t.Fatal(outcome)
+	}
+	if _, err := Redrive(ctx, connect(t), hang); err == nil {
+		t.Fatal("no error")
+	}
+	equal(t, strings.Join(limits, " "), "1min 1min")
+	// It is not the message's failure.
+	counted := "SELECT count(*) FROM inbox_attempt WHERE consumer = $1 AND message_id = $2"
+	equal(t, query[int](t, conn, counted, consumer, message.ID), 0)
+	equal(t, applied(t, conn, message, Bill), "new")
+	_, err := Redrive(ctx, conn, Bill)
+	must(t, err)
+	equal(t, invoices(t, conn, number)+invoices(t, conn, number+1), 2)
+}
+
 func TestAHandlerThatAlwaysFailsBecomesADeadLetter(t *testing.T) {
 	conn, message := connect(t), placed(order(), "ann")
 	fail := func(context.Context, pgx.Tx, Message) error { return errors.New("the printer burns") }
@@ -187,14 +309,6 @@ func TestWhatAPeerWritesDoesNotStopTheConsumer(t *testing.T) {
 	stored := "SELECT count(*) FROM inbox_dead_letter WHERE consumer = $1 AND error LIKE $2"
 	equal(t, query[int](t, conn, stored, consumer, "no such\ufffd\ufffd"+unknown+"%"), len(parts))
 	equal(t, applied(t, conn, placed(order(), "ann"), Bill), "new")
-}
-
-func ask(t *testing.T, conn *pgx.Conn, m Message) {
-	t.Helper()
-	ask := `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
-		VALUES ('ann', 'prices are back', 'redrive', $1, $2)`
-	_, err := conn.Exec(ctx, ask, letter(t, conn, m, "id"), consumer)
-	must(t, err)
 }
 
 func TestARedriveThatEndsItsProcessIsGivenUp(t *testing.T) {
@@ -287,6 +401,23 @@ type vectors struct {
 			Headers     map[string]string
 		}
 	}
+	Unreadable []struct {
+		Why      string
+		RabbitMQ struct {
+			RoutingKey string `json:"routing_key"`
+			MessageID  string `json:"message_id"`
+			Headers    map[string]string
+		}
+		Headers map[string]string `json:"dead_letter_headers"`
+	}
+}
+
+func table(headers map[string]string) amqp.Table {
+	found := amqp.Table{}
+	for name, value := range headers {
+		found[name] = value
+	}
+	return found
 }
 
 func TestTheSharedVectorsHold(t *testing.T) {
@@ -307,16 +438,12 @@ func TestTheSharedVectorsHold(t *testing.T) {
 		message.ID = &it.ID
 		equal(t, applied(t, conn, message, Bill), "malformed")
 	}
-	if len(file.Wires) < 3 || len(file.DerivedIDs) < 5 {
+	if len(file.Wires) < 3 || len(file.DerivedIDs) < 5 || len(file.Unreadable) < 6 {
 		t.Fatal("the file lacks vectors")
 	}
 	for _, it := range file.Wires {
-		headers := amqp.Table{}
-		for name, value := range it.RabbitMQ.Headers {
-			headers[name] = value
-		}
-		sent, found := it.Message, Read(amqp.Delivery{RoutingKey: it.RabbitMQ.RoutingKey, Headers: headers,
-			MessageId: it.RabbitMQ.MessageID, ContentType: it.RabbitMQ.ContentType, Body: it.Message.Payload})
+		sent, found := it.Message, Read(amqp.Delivery{RoutingKey: it.RabbitMQ.RoutingKey,
+			Headers: table(it.RabbitMQ.Headers), MessageId: it.RabbitMQ.MessageID, ContentType: it.RabbitMQ.ContentType, Body: it.Message.Payload})
 		if sent.Chunk != nil {
 			equal(t, strings.Contains(found.Problem, "chunk"), true)
 			continue
@@ -337,4 +464,18 @@ func TestTheSharedVectorsHold(t *testing.T) {
 		}
 		equal(t, maps.Equal(found.Headers, expected), true)
 	}
+	payload := fmt.Append(nil, order())
+	for _, it := range file.Unreadable {
+		found := Read(amqp.Delivery{RoutingKey: it.RabbitMQ.RoutingKey, MessageId: it.RabbitMQ.MessageID,
+			Headers: table(it.RabbitMQ.Headers), Body: payload})
+		if found.ID != nil || !maps.Equal(found.Headers, it.Headers) {
+			t.Fatal(it.Why, found.Headers)
+		}
+		for range 2 {
+			equal(t, applied(t, conn, found, Bill), "malformed")
+		}
+	}
+	// Each has a dead letter of its own.
+	count := "SELECT count(*) FROM inbox_dead_letter WHERE consumer = $1 AND payload = $2"
+	equal(t, query[int](t, conn, count, consumer, payload), len(file.Unreadable))
 }

@@ -28,7 +28,8 @@ from psycopg.sql import SQL, Identifier
 
 CLIENTS = Path(__file__).parent.parent
 sys.path.insert(0, str(CLIENTS / "python"))
-from billing import QUEUE, derived_id, place_order  # noqa: E402
+from billing import QUEUE, place_order  # noqa: E402
+from message import derived_id  # noqa: E402
 
 BUILD = Path(os.environ["CLIENTS_BUILD"])
 RELAY = os.environ["RELAY"]

@@ -5,21 +5,20 @@
 It ends at the first error of database or broker, and a supervisor starts it again.
 """
 
-import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
 import pika
 import psycopg
-from pika.spec import BasicProperties
 from psycopg.types.json import Jsonb
+
+from message import Message, Reject, clean, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-python")
 ATTEMPTS_MAX = 10
@@ -28,61 +27,9 @@ ATTEMPTS_MAX = 10
 QUEUE = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000, "x-single-active-consumer": True}
 # A server that disappears silently is noticed after a minute.
 IMPATIENT: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": 60_000}
+# A handler that hangs keeps its message from other processes for a minute: then its session is ended.
+IDLE: LiteralString = "set_config('idle_in_transaction_session_timeout', '60s', true)"
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-class Reject(Exception):
-    """A message that no further attempt helps."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message as it arrived. Without an id it is malformed, and `problem` says why."""
-
-    topic: str
-    payload: bytes
-    id: UUID | None = None
-    kind: str | None = None
-    content_type: str = "application/octet-stream"
-    key: str | None = None
-    source: str = "/unknown"
-    made_at: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    problem: str = ""
-
-
-def derived_id(milliseconds: int, *parts: str) -> UUID:
-    """The id of a business fact: the same time and parts always give the same one."""
-    hashed = hashlib.sha256(b"".join(len(p.encode()).to_bytes(8, "big") + p.encode() for p in parts))
-    octets = bytearray(milliseconds.to_bytes(6, "big") + hashed.digest()[:10])
-    octets[6] = octets[6] & 0x0F | 0x70
-    octets[8] = octets[8] & 0x3F | 0x80
-    return UUID(bytes=bytes(octets))
-
-
-def clean(text: object) -> str:
-    """Replaces what PostgreSQL does not store in a text: NUL, and half a surrogate pair."""
-    return str(text).replace("\0", "\ufffd").encode(errors="replace").decode()
-
-
-def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
-    """Reads a CloudEvent from the properties of a delivery."""
-    topic = clean(topic)
-    arrived = {clean(name): clean(value) for name, value in (properties.headers or {}).items()}
-    events = {name[12:]: value for name, value in arrived.items() if name.startswith("cloudEvents_")}
-    free = {name: value for name, value in arrived.items() if not name.startswith("cloudEvents_")}
-    try:
-        if "chunkindex" in events:
-            raise ValueError("a chunk of a larger message")
-        message_id = UUID(events.get("id") or clean(properties.message_id or ""))
-        content_type = clean(properties.content_type or "application/octet-stream")
-        origin = (events.get("subject"), events.get("source", "/unknown"), events.get("time"))
-        return Message(topic, payload, message_id, events.get("type") or topic, content_type, *origin, free)
-    except ValueError as error:
-        arrived["amqp.message_id"] = clean(properties.message_id)
-        return Message(topic, payload, headers=arrived, problem=clean(error))
-
-
 Handler = Callable[[Connection, Message], None]
 
 
@@ -98,9 +45,24 @@ def maintain(connection: Connection) -> None:
 
 
 def handle(connection: Connection, message: Message, handler: Handler) -> None:
-    handler(connection, message)
-    # Fails if the handler swallowed an error of the database: COMMIT would only roll back.
-    connection.execute("SELECT 1")
+    """Runs a handler, then proves that its transaction is the one that admitted the message."""
+    try:
+        handler(connection, message)
+    except psycopg.Rollback as end:  # `transaction()` rolls back, and raises nothing.
+        raise RuntimeError("the handler raised Rollback: to undo an effect, raise another error") from end
+    # Fails also if the handler swallowed an error of the database: COMMIT would only roll back.
+    connection.execute("SELECT inbox_finish(%s, %s)", [CONSUMER, message.id])
+
+
+def take_effect(connection: Connection, message: Message, handler: Handler) -> str:
+    """Admits a message and runs its handler, in a transaction. Returns the answer of the inbox."""
+    content = (message.id, message.kind, message.content_type, message.payload, message.source)
+    admit = "SELECT inbox_admit(%s, %s, %s, %s, %s, %s) FROM " + IDLE
+    with connection.transaction():
+        verdict = str(one(connection, admit, CONSUMER, *content))
+        if verdict == "new":
+            handle(connection, message, handler)
+    return verdict
 
 
 def apply(connection: Connection, message: Message, handler: Handler) -> str:
@@ -108,11 +70,7 @@ def apply(connection: Connection, message: Message, handler: Handler) -> str:
     reason, error = "malformed", message.problem
     if message.id:
         try:
-            with connection.transaction():
-                row = (message.id, message.kind, message.content_type, message.payload, message.source)
-                reason = str(one(connection, "SELECT inbox_admit(%s, %s, %s, %s, %s, %s)", CONSUMER, *row))
-                if reason == "new":
-                    handle(connection, message, handler)
+            reason = take_effect(connection, message, handler)
             if reason in ("new", "duplicate", "dead_letter"):
                 return reason
             error = f"the inbox refused it: {reason}"
@@ -137,7 +95,7 @@ def redrive(connection: Connection, handler: Handler) -> bool:
     if (request := one(connection, "SELECT inbox_begin_redrive(%s)", CONSUMER)) is None:
         return False
     take = "SELECT topic, payload, message_id, kind, content_type, key, source, NULL, headers"
-    take += " FROM inbox_take_redrive(%s, %s)"
+    take += " FROM inbox_take_redrive(%s, %s), " + IDLE
     try:
         with connection.transaction():
             row = connection.execute(take, [CONSUMER, request]).fetchone()

@@ -17,7 +17,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from billing import ATTEMPTS_MAX, IMPATIENT, QUEUE, Message, Reject, clean, read
+from billing import ATTEMPTS_MAX, IDLE, IMPATIENT, QUEUE
+from message import Message, Reject, clean, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
 Handler = Callable[[Session, Message], None]
@@ -42,10 +43,13 @@ def maintain(sessions: Sessions) -> None:
 
 
 def handle(session: Session, message: Message, handler: Handler) -> None:
+    """Runs a handler, then proves that its transaction is the one that admitted the message."""
     handler(session, message)
+    if not session.in_transaction():
+        raise RuntimeError("the handler ended its transaction: to undo an effect, raise an error")
     session.flush()
-    # Fails if the handler swallowed an error of the database: COMMIT would only roll back.
-    session.execute(text("SELECT 1"))
+    # Fails also if the handler swallowed an error of the database: COMMIT would only roll back.
+    one(session, "SELECT inbox_finish(:consumer, :id)", consumer=CONSUMER, id=message.id)
 
 
 def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
@@ -56,7 +60,7 @@ def apply(sessions: Sessions, message: Message, handler: Handler) -> str:
     if message.id:
         try:
             with sessions.begin() as session:
-                admit = "SELECT inbox_admit(:consumer, :id, :kind, :type, :payload, :source)"
+                admit = "SELECT inbox_admit(:consumer, :id, :kind, :type, :payload, :source) FROM " + IDLE
                 reason = str(one(session, admit, **content))
                 if reason == "new":
                     handle(session, message, handler)
@@ -93,7 +97,7 @@ def redrive(sessions: Sessions, handler: Handler) -> bool:
     if request is None:
         return False
     take = "SELECT topic, payload, message_id, kind, content_type, key, source, NULL, headers"
-    taken = text(take + " FROM inbox_take_redrive(:consumer, :request)")
+    taken = text(take + " FROM inbox_take_redrive(:consumer, :request), " + IDLE)
     try:
         with sessions.begin() as session:
             row = session.execute(taken, {"consumer": CONSUMER, "request": request}).first()

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import billing
 import billing_sqlalchemy
-from billing import Message, derived_id, read
+from message import Message, Reject, derived_id, read
 
 VECTORS = json.loads((Path(__file__).parent.parent / "vectors.json").read_text())
 URL = os.environ["DATABASE_URL"]
@@ -39,6 +39,10 @@ class Client(Protocol):
     def redrive(self, handler: Callable[[Any, Message], None] | None = None) -> bool: ...
     def place(self, order: int, *, fails: bool = False) -> None: ...
     def swallow(self, tx: Any, message: Message) -> None: ...
+    def bill(self, tx: Any, message: Message) -> None: ...
+    def one(self, tx: Any, sql: LiteralString) -> Any: ...
+    def run(self, tx: Any, sql: LiteralString) -> None: ...
+    def endings(self) -> list[Callable[[Any], object]]: ...
 
 
 class Psycopg:
@@ -63,6 +67,21 @@ class Psycopg:
             tx.execute("SELECT 1 / 0")
         except psycopg.Error:
             pass
+
+    def bill(self, tx: psycopg.Connection[Any], message: Message) -> None:
+        billing.bill(tx, message)
+
+    def one(self, tx: psycopg.Connection[Any], sql: LiteralString) -> Any:
+        return billing.one(tx, sql)
+
+    def run(self, tx: psycopg.Connection[Any], sql: LiteralString) -> None:
+        tx.execute(sql)
+
+    def endings(self) -> list[Callable[[psycopg.Connection[Any]], object]]:
+        def roll_back(tx: psycopg.Connection[Any]) -> None:
+            raise psycopg.Rollback
+
+        return [roll_back, lambda tx: self.run(tx, "ROLLBACK"), lambda tx: self.run(tx, "ROLLBACK; BEGIN")]
 
 
 class SqlAlchemy:
@@ -90,6 +109,18 @@ class SqlAlchemy:
             tx.execute(text("SELECT 1 / 0"))
         except Exception:
             pass
+
+    def bill(self, tx: Session, message: Message) -> None:
+        billing_sqlalchemy.bill(tx, message)
+
+    def one(self, tx: Session, sql: LiteralString) -> Any:
+        return billing_sqlalchemy.one(tx, sql)
+
+    def run(self, tx: Session, sql: LiteralString) -> None:
+        tx.execute(text(sql))
+
+    def endings(self) -> list[Callable[[Session], object]]:
+        return [Session.rollback, Session.close, lambda tx: self.run(tx, "ROLLBACK")]
 
 
 @pytest.fixture(params=[Psycopg, SqlAlchemy], ids=["python", "sqlalchemy"])
@@ -149,10 +180,8 @@ def killing(client: Client) -> Callable[[Any, Message], None]:
     """A handler that has its effect, and then loses its connection."""
 
     def kill(tx: Any, message: Message) -> None:
-        (billing.bill if isinstance(client, Psycopg) else billing_sqlalchemy.bill)(tx, message)
-        alive = "SELECT pg_backend_pid()"
-        pid = tx.execute(alive).fetchone()[0] if isinstance(client, Psycopg) else tx.scalar(text(alive))
-        query("SELECT pg_terminate_backend(%s, 10000)", pid)
+        client.bill(tx, message)
+        query("SELECT pg_terminate_backend(%s, 10000)", client.one(tx, "SELECT pg_backend_pid()"))
 
     return kill
 
@@ -171,6 +200,91 @@ def test_a_swallowed_error_is_a_failure(client: Client) -> None:
     message = placed(order())
     assert client.apply(message, client.swallow) == "again"
     assert client.apply(message) == "new"
+
+
+def ending(client: Client, end: Callable[[Any], object]) -> Callable[[Any, Message], None]:
+    """A handler that has its effect, ends its transaction, and returns."""
+
+    def run(tx: Any, message: Message) -> None:
+        client.bill(tx, message)
+        end(tx)
+
+    return run
+
+
+def test_a_transaction_that_a_handler_ends_is_a_failure(client: Client) -> None:
+    failed = "SELECT last_error FROM inbox_attempt WHERE consumer = %s AND message_id = %s"
+    for end in client.endings():
+        number = order()
+        message = placed(number)
+        assert client.apply(message, ending(client, end)) == "again"
+        assert "to undo an effect" in query(failed, client.consumer, message.id).lower()
+        assert invoices(number) == 0
+        assert client.apply(message) == "new"
+        assert invoices(number) == 1
+
+    given_up = placed(order())
+    roll_back = ending(client, client.endings()[0])
+    outcomes = [client.apply(given_up, roll_back) for _ in range(billing.ATTEMPTS_MAX)]
+    assert outcomes == ["again"] * (billing.ATTEMPTS_MAX - 1) + ["poison"]
+
+    # What it has committed has taken effect, and nothing more of the message will.
+    number = order()
+    message = placed(number)
+    commit = ending(client, lambda tx: client.run(tx, "COMMIT"))
+    assert client.apply(message, commit) == "again"
+    assert "leaves COMMIT to its caller" in query(failed, client.consumer, message.id)
+    assert client.apply(message) == "duplicate"
+    assert invoices(number) == 1
+
+
+def test_a_redrive_whose_handler_ends_its_transaction_fails(client: Client) -> None:
+    number = order()
+    message = placed(number, customer=f"customer-{number}")
+    query("INSERT INTO blocked_customer VALUES (%s)", message.key)
+    assert client.apply(message) == "rejected"
+    query("DELETE FROM blocked_customer WHERE name = %s", message.key)
+    for end in client.endings():
+        query(ASK, letter(client, message)["id"], client.consumer)
+        assert client.redrive(ending(client, end))
+        outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = %s ORDER BY seq DESC LIMIT 1"
+        assert "to undo an effect" in query(outcome, letter(client, message)["id"]).lower()
+        assert letter(client, message)["resolution"] is None
+        assert invoices(number) == 0
+    query(ASK, letter(client, message)["id"], client.consumer)
+    assert client.redrive()
+    assert invoices(number) == 1
+
+
+def test_a_handler_that_hangs_loses_its_session(client: Client) -> None:
+    limits: list[str] = []
+
+    def hang(tx: Any, message: Message) -> None:
+        limits.append(client.one(tx, "SHOW idle_in_transaction_session_timeout"))
+        pid = client.one(tx, "SELECT pg_backend_pid()")
+        client.run(tx, "SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+        while query("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid):
+            time.sleep(0.01)
+        client.bill(tx, message)
+
+    def reject(tx: Any, message: Message) -> None:
+        raise Reject("no")
+
+    number = order()
+    message, other = placed(number), placed(number + 1)
+    assert client.apply(other, reject) == "rejected"
+    query(ASK, letter(client, other)["id"], client.consumer)
+    with pytest.raises(Exception, match=LOST):
+        client.apply(message, hang)
+    with pytest.raises(Exception, match=LOST):
+        type(client)().redrive(hang)
+    assert limits == ["1min", "1min"]
+    client = type(client)()
+    counted = "SELECT count(*) FROM inbox_attempt WHERE consumer = %s AND message_id = %s"
+    assert query(counted, client.consumer, message.id) == 0, "it is not the message's failure"
+    assert client.apply(message) == "new"
+    assert client.redrive()
+    assert (invoices(number), invoices(number + 1)) == (1, 1)
 
 
 def test_a_handler_that_always_fails_becomes_a_dead_letter(client: Client) -> None:
@@ -205,7 +319,7 @@ def test_what_a_peer_writes_does_not_stop_the_consumer(client: Client) -> None:
     unknown = f"customer {order()}"
 
     def fail(tx: Any, message: Message) -> None:
-        raise billing.Reject("no such\0" + unknown)
+        raise Reject("no such\0" + unknown)
 
     for name, value in (("cloudEvents_time", "yesterday"), ("cloudEvents_subject", LONG), ("na\0me", "a\0b")):
         headers = {"cloudEvents_id": str(placed(order()).id), name: value}
@@ -287,3 +401,12 @@ def test_the_shared_vectors_hold(client: Client) -> None:
         assert (message.key, message.source, message.made_at) == (sent["key"], sent["source"], sent["time"])
         trace = {name: sent[name] for name in ("traceparent", "tracestate") if sent[name]}
         assert message.headers == sent["headers"] | trace
+    count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND payload = %s"
+    payload = str(order()).encode()
+    for vector in VECTORS["unreadable"]:
+        form = vector["rabbitmq"]
+        properties = BasicProperties(headers=form["headers"], message_id=form.get("message_id"))
+        message = read(form["routing_key"], properties, payload)
+        assert (message.id, message.headers) == (None, vector["dead_letter_headers"]), vector["why"]
+        assert [client.apply(message) for _ in range(2)] == ["malformed"] * 2
+    assert query(count, client.consumer, payload) == len(VECTORS["unreadable"]) > 5, "each is its own"

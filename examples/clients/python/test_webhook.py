@@ -19,7 +19,8 @@ import pytest
 
 import billing
 import webhook
-from billing import Connection, Message, Reject, derived_id
+from billing import Connection
+from message import Message, Reject, derived_id
 from test_clients import invoices, order, query
 
 KEY = secrets.token_bytes(32)
@@ -109,6 +110,14 @@ def test_a_failure_leaves_nothing_and_says_whose_it_is(
         except psycopg.Error:
             pass
 
+    def roll_back(connection: Connection, message: Message) -> None:
+        billing.bill(connection, message)
+        connection.execute("ROLLBACK")
+
+    def raise_rollback(connection: Connection, message: Message) -> None:
+        billing.bill(connection, message)
+        raise psycopg.Rollback
+
     def die(connection: Connection, message: Message) -> None:
         billing.bill(connection, message)
         query("SELECT pg_terminate_backend(%s, 10000)", connection.info.backend_pid)
@@ -116,8 +125,8 @@ def test_a_failure_leaves_nothing_and_says_whose_it_is(
     def reject(connection: Connection, message: Message) -> None:
         raise Reject("no such customer")
 
-    handlers: list[tuple[Any, int]] = [(swallow, 500), (die, 503), (reject, 422)]
-    for handler, status in handlers:
+    handlers: list[tuple[Any, int]] = [(swallow, 500), (roll_back, 500), (raise_rollback, 500)]
+    for handler, status in handlers + [(die, 503), (reject, 422)]:
         receiver.handler = handler
         assert receiver.post(number, id) == status
         assert invoices(number) == 0

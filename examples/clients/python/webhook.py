@@ -21,19 +21,8 @@ from uuid import UUID
 
 import psycopg
 
-from billing import (
-    CONSUMER,
-    IMPATIENT,
-    Connection,
-    Handler,
-    Message,
-    Reject,
-    bill,
-    clean,
-    handle,
-    maintain,
-    one,
-)
+from billing import IMPATIENT, Connection, Handler, bill, maintain, take_effect
+from message import Message, Reject, clean
 
 BYTES_MAX = 16 << 20
 TOLERANCE_SECONDS = 300
@@ -81,12 +70,8 @@ def receive(connection: Connection, message: Message, handler: Handler) -> tuple
     """Has the effect of a message once. Returns the status that says what became of it, and why."""
     if message.id is None:
         return 422, message.problem
-    content = (message.id, message.kind, message.content_type, message.payload, message.source)
     try:
-        with connection.transaction():
-            verdict = one(connection, "SELECT inbox_admit(%s, %s, %s, %s, %s, %s)", CONSUMER, *content)
-            if verdict == "new":
-                handle(connection, message, handler)
+        verdict = take_effect(connection, message, handler)
     except Reject as refusal:
         return 422, clean(refusal)  # The relay makes it a dead letter.
     except Exception as failure:

@@ -1,5 +1,6 @@
 //! The business of the examples: orders that are placed, and billed.
 
+use std::error::Error;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,9 +27,13 @@ impl OrderPlaced {
     /// Reads the event of a message.
     ///
     /// # Errors
-    /// The payload is not the JSON of this event.
-    pub fn read(message: &Message) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(&message.payload)
+    /// The message is of another kind, which may have the same fields and mean something else, or
+    /// its payload is not the JSON of this event.
+    pub fn read(message: &Message) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        if message.kind.as_str() != Self::KIND {
+            return Err(format!("no handler for {}", message.kind).into());
+        }
+        Ok(serde_json::from_slice(&message.payload)?)
     }
 
     /// Returns the message of an enqueued event, as the relay of the pipeline `orders` publishes

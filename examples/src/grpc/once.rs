@@ -4,9 +4,10 @@
 //! | status | `idempotency-code` | when | what the client does |
 //! |---|---|---|---|
 //! | the handler's | – | the call ran now; `idempotency-replayed: true`: it had run before | – |
-//! | `INVALID_ARGUMENT` | `idempotency_key_missing`, `…_malformed` | there is no key, or it is not 1 to 255 bytes | generates a key for each new call |
+//! | `INVALID_ARGUMENT` | `idempotency_key_missing`, `…_malformed` | there is no key, it is not 1 to 255 bytes, or it is no token where the operation takes only tokens | generates a key for each new call |
 //! | `INVALID_ARGUMENT` | `idempotency_key_reused` | the key was used for another request | the same |
-//! | `INVALID_ARGUMENT` | `idempotency_key_refused` | the operation takes only tokens, and this is not one, or is too old | the same |
+//! | `INVALID_ARGUMENT` | `idempotency_key_too_old` | the operation takes only tokens, and the service no longer remembers whether it has run under this one | finds out whether the call took effect, and generates a new key only if it did not |
+//! | `INVALID_ARGUMENT` | `idempotency_key_too_far_ahead` | the token was generated in the future | corrects its clock |
 //! | `UNAUTHENTICATED` | `idempotency_key_of_nobody` | no tenant is known | authenticates |
 //! | `UNAVAILABLE` | `idempotency_key_in_flight` | a call with the key is running | calls again with the same key, after `grpc-retry-pushback-ms` |
 //! | `FAILED_PRECONDITION` | `idempotency_key_stuck`, `…_discarded` | an operator must decide, or has decided that it never runs | asks the operator |
@@ -24,6 +25,7 @@ use idempotency::{
     KeyTransaction, Operation, Tenant,
 };
 use message::Fault;
+use message::token::Drift;
 use prost::Message;
 use sqlx::Postgres;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -219,12 +221,18 @@ fn in_flight(retry_after: Duration) -> Status {
     status
 }
 
-fn not_claimed(error: ClaimError) -> Status {
-    match error.fault() {
-        Fault::Message => problem(Code::InvalidArgument, "idempotency_key_refused", &error.to_string()),
-        Fault::Broker => unavailable(error.into()),
-        Fault::Operator => broken(error.into()),
-    }
+/// Returns the status to answer with when a key was not claimed. A key that is too old has a word
+/// of its own: the call may have run, so a client that simply made a new key could run it twice.
+#[must_use]
+pub fn not_claimed(error: ClaimError) -> Status {
+    let word = match &error {
+        ClaimError::NotAToken(_) => "idempotency_key_malformed",
+        ClaimError::Drift(Drift::TooOld { .. }) => "idempotency_key_too_old",
+        ClaimError::Drift(Drift::TooFarAhead { .. }) => "idempotency_key_too_far_ahead",
+        _ if error.fault() == Fault::Broker => return unavailable(error.into()),
+        _ => return broken(error.into()),
+    };
+    problem(Code::InvalidArgument, word, &format!("idempotency-key: {error}. Nothing was done now."))
 }
 
 fn not_committed(error: CommitError) -> Status {

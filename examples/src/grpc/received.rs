@@ -48,6 +48,11 @@ impl Received {
     /// Returns the fingerprint of a call. The order of fields with different numbers is not part of
     /// it, and neither is that of the entries of a map: many clients encode a map in another order
     /// each time.
+    ///
+    /// Types are unknown here, so a text, bytes or a packed list that could be a message are sorted
+    /// as one: `8B(A` and `(A8B` have one fingerprint. A message with more than 10,000 fields, such
+    /// as a map of that size, and a compressed request are compared as they were sent: if their
+    /// entries come in another order, the key counts as reused.
     pub fn fingerprint(&self, method: &str) -> Fingerprint {
         let sorted = fields(&self.0, DEPTH_MAX).map(sorted);
         Fingerprint::of_parts(method, "application/grpc+proto", sorted.as_deref().unwrap_or(&self.0))

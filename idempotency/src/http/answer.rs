@@ -4,8 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use http::StatusCode;
+use message::InvalidId;
 use message::token::Drift;
-use message::{Fault, InvalidId};
 use outbox::CommitError;
 
 use super::effect::Effect;
@@ -227,16 +227,12 @@ pub(super) fn not_claimed(error: &ClaimError) -> Problem {
         ClaimError::Drift(drift) => return drifted(drift),
         _ => {}
     }
-    match error.fault() {
-        Fault::Broker => {
-            tracing::warn!(error = %Chain(error), "an idempotency key could not be claimed");
-            unavailable("its database is not available, and nothing was done")
-        }
-        Fault::Operator | Fault::Message => {
-            tracing::error!(error = %Chain(error), "an idempotency key could not be claimed");
-            failed()
-        }
+    if error.fault().is_temporary() {
+        tracing::warn!(error = %Chain(error), "an idempotency key could not be claimed");
+        return unavailable("its database is not available, and nothing was done");
     }
+    tracing::error!(error = %Chain(error), "an idempotency key could not be claimed");
+    failed()
 }
 
 /// Returns the problem for a transaction that was not committed, or whose outcome is unknown.

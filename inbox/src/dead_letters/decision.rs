@@ -3,8 +3,6 @@
 //! A discard is carried out at once. A redrive needs the handler, which runs in the service. So the
 //! decision is a request, which a consumer of this name carries out within seconds.
 
-use std::fmt;
-
 use outbox::AuditLine;
 pub use outbox::Signature;
 use time::OffsetDateTime;
@@ -15,36 +13,14 @@ use super::record::DeadLetter;
 use crate::error::RedriveError;
 use crate::ids::DeadLetterId;
 
-/// The choice of an operator about a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Action {
-    /// Run the handler once more.
-    Redrive,
-    /// Discard the message.
-    Discard,
-}
-
-impl Action {
-    /// Returns the lower-case word for tables and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Redrive => "redrive",
-            Self::Discard => "discard",
-        }
-    }
-
-    /// Parses such a word.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Redrive, Self::Discard].into_iter().find(|action| action.as_str() == word)
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// The choice of an operator about a dead letter.
+    #[non_exhaustive]
+    pub enum Action {
+        /// Run the handler once more.
+        Redrive = "redrive",
+        /// Discard the message.
+        Discard = "discard",
     }
 }
 

@@ -1,44 +1,12 @@
 //! Why a delivery was dead-lettered, and how a dead letter was closed.
 
-use std::fmt;
-
 use crate::refusal::Refusal;
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$case:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$case])* $variant),* }
-
-        impl $name {
-            #[cfg(test)]
-            const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// Returns the lower-case word for tables, logs and metrics.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word),* }
-            }
-
-            /// Parses such a word.
-            #[must_use]
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)* _ => None }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
-}
-
-words!(
+message::words! {
     /// Why a delivery was dead-lettered.
-    Reason {
+    #[derive(Hash)]
+    #[non_exhaustive]
+    pub enum Reason {
         /// Its handler failed too often.
         Poison = "poison",
         /// Its handler rejected it.
@@ -59,11 +27,11 @@ words!(
         /// [`AfterDeadLetter::HoldKey`](crate::AfterDeadLetter::HoldKey).
         Held = "held",
     }
-);
 
-words!(
     /// How a dead letter was closed.
-    Resolution {
+    #[derive(Hash)]
+    #[non_exhaustive]
+    pub enum Resolution {
         /// Redriven: its effect and its inbox row were committed together.
         Applied = "applied",
         /// Redriven too late for an inbox row; this dead letter is the only record of its effect.
@@ -73,7 +41,7 @@ words!(
         /// Discarded by an operator.
         Discarded = "discarded",
     }
-);
+}
 
 /// Why a delivery becomes a dead letter.
 #[derive(Debug, Clone)]

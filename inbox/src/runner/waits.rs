@@ -8,49 +8,28 @@ use std::time::Duration;
 use message::MessageId;
 use tokio::time::Instant;
 
-/// A reason for which a consumer waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum WaitReason {
-    /// A session with the broker, or its answer to a call.
-    Broker,
-    /// A partition to read: its group is rebalancing, or other members have all of them. Or its
-    /// turn at a queue of RabbitMQ or SQS whose messages are for other consumers now.
-    Partition,
-    /// The end of handlers.
-    Handler,
-    /// The answer of the database to an attempt whose handler has not begun, or has ended.
-    Database,
-    /// The end of an outage: of the database, or of another service that the handler needs.
-    Outage,
-    /// The next attempt at messages that have failed.
-    Retry,
-    /// Another process that has the same messages in hand.
-    AnotherProcess,
-    /// The next message: there is none.
-    Message,
-}
-
-impl WaitReason {
-    /// Returns the word for logs and probes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Broker => "broker",
-            Self::Partition => "partition",
-            Self::Handler => "handler",
-            Self::Database => "database",
-            Self::Outage => "outage",
-            Self::Retry => "retry",
-            Self::AnotherProcess => "another process",
-            Self::Message => "message",
-        }
-    }
-}
-
-impl fmt::Display for WaitReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// A reason for which a consumer waits.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[non_exhaustive]
+    pub enum WaitReason {
+        /// A session with the broker, or its answer to a call.
+        Broker = "broker",
+        /// A partition to read: its group is rebalancing, or other members have all of them. Or its
+        /// turn at a queue of RabbitMQ or SQS whose messages are for other consumers now.
+        Partition = "partition",
+        /// The end of handlers.
+        Handler = "handler",
+        /// The answer of the database to an attempt whose handler has not begun, or has ended.
+        Database = "database",
+        /// The end of an outage: of the database, or of another service that the handler needs.
+        Outage = "outage",
+        /// The next attempt at messages that have failed.
+        Retry = "retry",
+        /// Another process that has the same messages in hand.
+        AnotherProcess = "another process",
+        /// The next message: there is none.
+        Message = "message",
     }
 }
 

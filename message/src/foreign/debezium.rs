@@ -118,8 +118,14 @@ fn without_schema(body: &[u8]) -> Result<Option<Bytes>, Unmapped> {
 /// change. So a change that the connector sends twice has the same id. The position of MySQL and
 /// MariaDB is the GTID, if there is one, so that it is the same on every server. Equal changes of a
 /// row in one transaction then have one id, unless Debezium 3.7 or later numbers them
-/// (`provide.transaction.metadata`). Changes without a key or a time, and tombstones, have their
-/// place in the topic as id.
+/// (`provide.transaction.metadata`). With MongoDB and Vitess they always have one id, and so do two
+/// deletions of a document in one transaction. Changes without a key or a time, and tombstones,
+/// have their place in the topic as id.
+///
+/// **A row that a snapshot reads has the id of that reading.** If a snapshot is repeated, or was
+/// interrupted and begins again, its rows are new messages: nothing in them says when the row was
+/// written, or whether it has returned to an earlier state. So a handler of `.read` must set the
+/// state of the row, such as by an upsert, and add nothing.
 ///
 /// # Errors
 /// [`Unmapped::OtherForm`]: this is not a change event. [`Unmapped::Invalid`]: a member occurs
@@ -184,9 +190,7 @@ fn change_id(
     let millis = position.text("ts_ms").and_then(|text| text.parse().ok()).filter(|millis| *millis > 0);
     let Some(at) = millis.and_then(of_millis) else { return of_place() };
     let mut parts: Vec<Vec<u8>> = vec![malformed.topic.clone().into_bytes(), key, operation.into()];
-    // With an update of MongoDB, `after` is the document as the connector finds it later.
-    let is_update = event.raw("updateDescription").is_some_and(|json| json != "null");
-    for name in if is_update { &["updateDescription"][..] } else { &["before", "after"] } {
+    for name in content(event, position) {
         parts.push(event.raw(name).unwrap_or_default().into());
     }
     let has_gtid = position.text("gtid").is_some_and(|gtid| !gtid.is_empty());
@@ -195,11 +199,25 @@ fn change_id(
         let own = if name == "vgtid" { of_shard(position) } else { None };
         parts.extend([name.into(), own.unwrap_or_else(|| json.to_owned()).into()]);
     }
+    // The connector of MongoDB forgets its numbers when it is restarted, and that of Vitess sends
+    // the whole transaction again, in some versions under further numbers.
     let is_numbered = has_gtid && position.text("version").is_some_and(|version| counts_on(&version));
     if let Some(transaction) = event.object("transaction")?.filter(|_| is_numbered) {
         parts.push(transaction.text("total_order").unwrap_or_default().into());
     }
     Ok(MessageId::derived(at, parts)?)
+}
+
+/// Returns the members of a change that are its content, and the same whenever it is sent. With an
+/// update of MongoDB, `after` is the document as the connector finds it later, and `before` is
+/// there until the server removes it.
+fn content(event: &Object<'_>, position: &Object<'_>) -> &'static [&'static str] {
+    let is_described = event.raw("updateDescription").is_some_and(|json| json != "null");
+    match position.text("connector").as_deref() {
+        _ if is_described => &["updateDescription"],
+        Some("mongodb") => &["after"],
+        _ => &["before", "after"],
+    }
 }
 
 /// Returns the position in a change's own shard of Vitess. The positions of other shards beside it
@@ -351,24 +369,61 @@ mod tests {
         assert_ne!(read(&elsewhere).id, here);
     }
 
-    /// Goal: after a failover of MySQL or MariaDB, the connector finds a transaction by its GTID in
-    /// the log of another server, and sends its changes again with other coordinates. Oracle: ids.
-    /// Goal: an update of MongoDB that is sent again has its id, although the document has changed
-    /// meanwhile; another update of the same transaction, which has the same position, has not.
-    /// Oracle: the ids.
+    /// Goal: a snapshot that is repeated is a new reading, as documented; a record that Kafka
+    /// has twice is not. Oracle: the ids.
     #[test]
-    fn an_update_of_a_document_has_the_id_of_its_description() {
-        let id = |after: &str, description: &str| {
-            let event = format!(
-                r#"{{"op":"u","before":null,"after":{after},"updateDescription":{description},"source":{{"version":"3.0","connector":"mongodb","name":"shop","ts_ms":1764273600000,"snapshot":"false","db":"shop","collection":"orders","ord":1}}}}"#
-            );
-            read(&record(Some(KEY), Some(&event))).id
+    fn a_row_that_a_snapshot_reads_again_is_another_message() {
+        let reading = |at: &str, lsn: u32| {
+            let body = body("r", lsn, "").replace("1795809600000", at);
+            read(&record(Some(KEY), Some(&body))).id
         };
-        let (one, two) = (r#"{"updatedFields":"{\"x\": 1}"}"#, r#"{"updatedFields":"{\"x\": 2}"}"#);
-        assert_eq!(id(r#""{\"x\": 1}""#, one), id(r#""{\"x\": 2}""#, one));
-        assert_ne!(id("null", one), id("null", two));
+        let first = reading("1795809600000", 9);
+        assert_eq!(reading("1795809600000", 9), first);
+        // A snapshot reads at one position; an incremental one has a time for each row.
+        assert_ne!(reading("1795809700000", 11), first);
+        assert_ne!(reading("1795809700000", 9), first);
     }
 
+    /// Returns the id of a change of MongoDB, whose positions are those of its transactions.
+    fn of_document(operation: &str, members: &str, number: u32) -> MessageId {
+        let event = format!(
+            r#"{{"op":"{operation}",{members},"transaction":{{"id":"s:1","total_order":{number}}},"source":{{"version":"3.7.0","connector":"mongodb","name":"shop","ts_ms":1764273600000,"snapshot":"false","db":"shop","collection":"orders","ord":1,"lsid":"s","txnNumber":1}}}}"#
+        );
+        read(&record(Some(KEY), Some(&event))).id
+    }
+
+    /// Goal: an update of MongoDB that is sent again has its id, although the document has changed
+    /// meanwhile, and the connector has numbered it from 1 again; another update of the same
+    /// transaction, which has the same position, has not. Oracle: the ids.
+    #[test]
+    fn an_update_of_a_document_has_the_id_of_its_description() {
+        let id = |after: &str, description: &str, number| {
+            let members = format!(r#""before":null,"after":{after},"updateDescription":{description}"#);
+            of_document("u", &members, number)
+        };
+        let one = r#"{"updatedFields":"{\"x\": 1}"}"#;
+        let two = r#"{"updatedFields":"{\"x\": 2}"}"#;
+        assert_eq!(id(r#""{\"x\": 1}""#, one, 4), id(r#""{\"x\": 2}""#, one, 1));
+        assert_ne!(id("null", one, 1), id("null", two, 1));
+    }
+
+    /// Goal: a deletion or a replacement of MongoDB that is sent again has its id, although the
+    /// server has removed the image from before it meanwhile. Oracle: the ids.
+    #[test]
+    fn a_change_of_a_document_has_its_id_without_the_image_from_before() {
+        let id = |operation: &str, before: &str, after: &str| {
+            of_document(operation, &format!(r#""before":{before},"after":{after}"#), 1)
+        };
+        for (operation, after) in [("d", "null"), ("u", r#""{\"x\": 2}""#)] {
+            let with_image = id(operation, r#""{\"x\": 1}""#, after);
+            assert_eq!(id(operation, "null", after), with_image, "{operation}");
+            assert_ne!(id("c", "null", after), with_image, "{operation}");
+        }
+        assert_ne!(id("u", "null", r#""{\"x\": 2}""#), id("u", "null", r#""{\"x\": 3}""#));
+    }
+
+    /// Goal: after a failover of MySQL or MariaDB, the connector finds a transaction by its GTID in
+    /// the log of another server, and sends its changes again with other coordinates. Oracle: ids.
     #[test]
     fn a_change_has_its_id_on_every_server_that_has_its_gtid() {
         let id = |body: &str| read(&record(Some(KEY), Some(body))).id;

@@ -1,7 +1,6 @@
 //! Entries that were not published on the first attempt. Only these get their own row.
 
 use std::cmp::Ordering;
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,33 +10,21 @@ use serde::{Serialize, Serializer};
 use crate::entry::{Entry, EntryId};
 use crate::error::LogError;
 
-/// Why an entry is parked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ExceptionState {
-    /// Its `deliver_at` lies in the future. It does not block its key.
-    Scheduled,
-    /// It failed and is retried when due. It blocks its key.
-    Retrying,
-    /// An earlier entry of its key, or its whole topic, is blocked.
-    Held,
-    /// It failed too often, and an operator decides. It blocks its key, unless the policy lets the
-    /// key pass.
-    Dead,
-    /// An operator discarded it. The relay removes it and unblocks its key.
-    Discarded,
-}
-
-impl ExceptionState {
-    /// Returns the lower-case word that the database stores.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Scheduled => "scheduled",
-            Self::Retrying => "retrying",
-            Self::Held => "held",
-            Self::Dead => "dead",
-            Self::Discarded => "discarded",
-        }
+message::words! {
+    /// Why an entry is parked.
+    #[derive(Hash)]
+    pub enum ExceptionState {
+        /// Its `deliver_at` lies in the future. It does not block its key.
+        Scheduled = "scheduled",
+        /// It failed and is retried when due. It blocks its key.
+        Retrying = "retrying",
+        /// An earlier entry of its key, or its whole topic, is blocked.
+        Held = "held",
+        /// It failed too often, and an operator decides. It blocks its key, unless the policy lets
+        /// the key pass.
+        Dead = "dead",
+        /// An operator discarded it. The relay removes it and unblocks its key.
+        Discarded = "discarded",
     }
 }
 
@@ -77,12 +64,6 @@ impl ExceptionSummary {
     }
 }
 
-impl fmt::Display for ExceptionState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// A word that is not a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a state; the states are scheduled, retrying, held, dead and discarded")]
@@ -92,10 +73,7 @@ impl FromStr for ExceptionState {
     type Err = UnknownState;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        [Self::Scheduled, Self::Retrying, Self::Held, Self::Dead, Self::Discarded]
-            .into_iter()
-            .find(|state| state.as_str() == word)
-            .ok_or_else(|| UnknownState(word.chars().take(64).collect()))
+        Self::from_word(word).ok_or_else(|| UnknownState(word.chars().take(64).collect()))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Readers of stored values as functions of plain values, for the fuzz targets. Not part of the
 //! API.
 
+use std::collections::HashMap;
+
 use message::{SizeLimit, Source};
 use time::OffsetDateTime;
 
@@ -8,50 +10,29 @@ use crate::entry::Lengths;
 use crate::row::{Names, Row, RowId};
 use crate::{Entry, LogError, Mark, RowLimit, stored};
 
-/// The columns of a row as plain SQL can write them.
-#[derive(Debug, Clone, Default)]
-pub struct Columns {
-    /// `message_id`.
-    pub message_id: Vec<u8>,
-    /// `topic`.
-    pub topic: Vec<u8>,
-    /// `key`.
-    pub key: Option<Vec<u8>>,
-    /// `kind`.
-    pub kind: Option<Vec<u8>>,
-    /// `content_type`.
-    pub content_type: Vec<u8>,
-    /// `headers`, JSON as text.
-    pub headers: Option<Vec<u8>>,
-    /// `traceparent`.
-    pub traceparent: Option<Vec<u8>>,
-    /// `tracestate`.
-    pub tracestate: Option<Vec<u8>>,
-    /// `payload`.
-    pub payload: Vec<u8>,
-    /// Seconds until the message is due.
-    pub deliver_in: Option<f64>,
-}
+/// The columns of a row as plain SQL can write them, by name. A column that is missing is null, or
+/// empty if it cannot be null. `deliver_in` is a text: the seconds until the message is due.
+pub type Columns = HashMap<String, Vec<u8>>;
 
 /// Returns the entry that the relay reads from a row.
-pub fn entry(columns: Columns, source: &Source) -> Entry {
+pub fn entry(columns: &Columns, source: &Source) -> Entry {
+    let column = |name: &str| columns.get(name).map(Vec::as_slice);
+    let not_null = |name| column(name).unwrap_or_default();
+    let lengths = Lengths { payload: not_null("payload").len(), headers: not_null("headers").len() };
     Row {
         id: 1,
-        message_id: RowId::Text(&columns.message_id),
-        topic: &columns.topic,
-        key: columns.key.as_deref(),
-        kind: columns.kind.as_deref(),
-        content_type: &columns.content_type,
-        headers: columns.headers.as_deref(),
-        traceparent: columns.traceparent.as_deref(),
-        tracestate: columns.tracestate.as_deref(),
-        payload: &columns.payload,
-        lengths: Lengths {
-            payload: columns.payload.len(),
-            headers: columns.headers.as_deref().map_or(0, <[u8]>::len),
-        },
+        message_id: RowId::Text(not_null("message_id")),
+        topic: not_null("topic"),
+        key: column("key"),
+        kind: column("kind"),
+        content_type: not_null("content_type"),
+        headers: column("headers"),
+        traceparent: column("traceparent"),
+        tracestate: column("tracestate"),
+        payload: not_null("payload"),
+        lengths,
         enqueued_at: Some(OffsetDateTime::UNIX_EPOCH),
-        deliver_in: columns.deliver_in,
+        deliver_in: column("deliver_in").and_then(|text| str::from_utf8(text).ok()?.parse().ok()),
     }
     .into_entry(&mut Names::default(), source, &RowLimit::of(SizeLimit::CHUNKED))
 }

@@ -32,7 +32,7 @@
 //! | `address` | [`Address`]: where to find a database |
 //! | `options` | [`LogOptions`]: options of connections |
 //! | `error` | [`LogError`] |
-//! | `tables`, `rows`, `dialect` | queries and decisions that are the same on every database |
+//! | `operators`, `tables`, `rows`, `dialect` | queries and decisions that are the same on every database |
 //! | `postgres`, `sqlite` (features) | the dialects; files with the same name have the same task |
 //! | `testing` (feature) | a log that answers as a test says |
 
@@ -58,6 +58,7 @@ mod failure;
 pub mod fuzzing;
 mod lease;
 mod open;
+mod operators;
 mod options;
 mod pause;
 #[cfg(feature = "postgres")]

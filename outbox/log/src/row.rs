@@ -116,6 +116,14 @@ impl Row<'_> {
         EventType::new(kind).is_ok().then(|| kind.to_owned())
     }
 
+    /// Returns the bytes of content that were read with the row. Content that is too large was not
+    /// read and counts as empty.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn bytes_read(&self) -> usize {
+        let texts = [self.headers, self.tracestate];
+        self.payload.len() + texts.iter().flatten().map(|text| text.len()).sum::<usize>()
+    }
+
     fn message(&self, names: &mut Names, source: &Source) -> Result<Message, String> {
         let Some(time) = self.enqueued_at else {
             return Err(String::from("its row is no longer in outbox_message, so it cannot be published"));

@@ -1,4 +1,6 @@
-//! The stored form of the cursor, with the broker's error beside it.
+//! The stored form of the cursor, with what only operators read beside it.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,18 @@ pub(crate) fn read_trouble(json: &str) -> Option<BrokerTrouble> {
     serde_json::from_str::<Beside<BrokerTrouble>>(json).ok()?.broker
 }
 
+#[derive(Deserialize)]
+struct Taken {
+    /// Seconds from the checkpoint until the lease was first taken after it.
+    taken_after: f64,
+}
+
+/// Reads how old the checkpoint was when the lease was first taken after it; `None` if it was not.
+pub(crate) fn read_taken_after(json: &str) -> Option<Duration> {
+    let Taken { taken_after } = serde_json::from_str(json).ok()?;
+    Duration::try_from_secs_f64(taken_after).ok()
+}
+
 fn json(value: &impl Serialize) -> Result<String, LogError> {
     serde_json::to_string(value)
         .map_err(|error| LogError::Corrupt { what: "cursor", problem: error.to_string() })
@@ -75,5 +89,9 @@ mod tests {
         // broker transaction.
         assert_eq!(beside.matches("\"transaction\":").count(), 1, "{beside}");
         assert_eq!(read_trouble(r#"{"base":"0","progress":null,"broker":{"since":"?"}}"#), None);
+        assert_eq!(read_taken_after(&plain), None);
+        let taken = plain.replacen('{', r#"{"taken_after": 1.5, "#, 1);
+        assert_eq!(read_taken_after(&taken), Some(Duration::from_millis(1_500)));
+        assert_eq!(read(&taken).unwrap(), read(&plain).unwrap());
     }
 }

@@ -124,7 +124,7 @@ pub(crate) use texts_of;
 #[derive(Debug, Clone)]
 pub(crate) struct Tables<DB> {
     texts: Texts,
-    database: PhantomData<DB>,
+    database: PhantomData<fn() -> DB>,
 }
 
 impl<DB: Dialect> Tables<DB> {

@@ -25,7 +25,7 @@ impl BrokerTrouble {
     /// Describes the refusal of a session, cut to 1,000 bytes.
     #[must_use]
     pub fn new(error: &PublishError, since: OffsetDateTime) -> Self {
-        Self::of(&error.to_string(), error.fault() == message::Fault::Broker, since)
+        Self::of(&error.to_string(), error.fault().is_temporary(), since)
     }
 
     /// Makes a trouble from its text, cut to 1,000 bytes.

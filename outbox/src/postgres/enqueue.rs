@@ -11,6 +11,7 @@ use sqlx::types::Uuid;
 use sqlx::{Arguments, PgConnection, Postgres, Row};
 use time::OffsetDateTime;
 
+use crate::columns::ENQUEUED;
 use crate::connect::{InvalidUrl, postgres_options};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
 use crate::nodes::HeldNumber;
@@ -21,15 +22,14 @@ use crate::transaction::UnknownCommit;
 
 migrations::statements! {
     parts {
-        into = "INSERT INTO {schema}outbox_message (message_id, topic, key, kind, content_type, headers, traceparent,
-            tracestate, payload, deliver_at)";
+        into = "INSERT INTO {schema}outbox_message ({columns})";
         // A function scan emits its rows in the order of the arrays, and defaults are evaluated row
         // by row: ids ascend in the order of the batch.
         arrays = "SELECT m.message_id, m.topic, m.key, m.kind, m.content_type, m.headers::jsonb, m.traceparent,
             m.tracestate, m.payload, m.deliver_at
             FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-                $9::bytea[], $10::timestamptz[]) AS m(message_id, topic, key, kind, content_type, headers, traceparent,
-                tracestate, payload, deliver_at)";
+                $9::bytea[], $10::timestamptz[]) AS m({columns})";
+        columns = ENQUEUED;
         // Decided once for a statement. The mark ends with its transaction, so nothing is stored
         // after a COMMIT or ROLLBACK in SQL that the client did not notice.
         as_required = "WHERE NOT $11 OR current_setting('outbox.transaction', true) = 'own'";

@@ -10,6 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow};
 use sqlx::{Connection as _, Executor, Row as _, Sqlite, SqliteConnection, SqlitePool};
 use time::OffsetDateTime;
 
+use crate::columns::ENQUEUED;
 use crate::connect::{InvalidUrl, opened_when_free, sqlite_options};
 use crate::dialect::{Dialect, Inserted, Requires, TransactionStatus};
 use crate::nodes::HeldNumber;
@@ -22,9 +23,8 @@ migrations::statements! {
     parts {
         now = NOW;
         id_of_now = ID_OF_NOW;
-        into = "INSERT INTO outbox_message (message_id, topic, key, kind, content_type, headers, traceparent,
-                tracestate, payload, deliver_at)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        into = "INSERT INTO outbox_message ({columns}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        columns = ENQUEUED;
     }
 
     append = "{into}";

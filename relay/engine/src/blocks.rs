@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use outbox_log::{EntryId, ExceptionState, ExceptionSummary, HeldAsk, HeldQueue, HeldQueues, QueueName};
 
+use crate::amount::Amount;
+use crate::bursts::Bursts;
 use crate::busy::{Busy, Turn};
 use crate::held::{Held, QueueHash};
 use crate::paused::Paused;
@@ -44,6 +46,8 @@ pub(crate) struct Blocks {
     paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
+    /// Keys that have more messages than leave soon.
+    pub(super) bursts: Bursts,
     /// Whether a key may have got further since the last [`Blocks::take_progress`].
     has_progress: bool,
 }
@@ -377,6 +381,14 @@ impl Blocks {
         }
     }
 
+    /// Records that entries have left the window without having been with the publisher, see
+    /// [`Busy::moved_out`]. A busy topic may go on.
+    pub(crate) fn moved_out(&mut self, has: impl Fn(&str) -> usize) {
+        for topic in self.busy.moved_out(has) {
+            self.serve(&topic);
+        }
+    }
+
     /// Reads held entries of a busy topic back whose turn it is.
     fn serve(&mut self, topic: &str) {
         if self.topics.contains_key(topic) || self.paused.has_topic(topic) {
@@ -389,7 +401,7 @@ impl Blocks {
             && let Some(name) = self.busy.next_queue(topic)
         {
             // One that is read already has its turn, even while enough of it is in the window.
-            let is_read = self.held.is_active(&name);
+            let is_read = self.held.is_read(&name);
             released += usize::from(self.held.release_share(name, Some(share)) || is_read);
         }
         if released == 0 {
@@ -550,10 +562,31 @@ impl Blocks {
     }
 
     /// Returns the pages to request now. `has_enough` returns whether enough entries of a queue are
-    /// in the window.
+    /// in the window: then its key has a burst.
     pub(crate) fn asks(&mut self, has_enough: impl Fn(&QueueName) -> bool) -> Vec<HeldAsk> {
-        let Self { stuck, held, paused, .. } = self;
+        let Self { stuck, held, bursts, paused, .. } = self;
+        for (queue, _) in held.active().filter(|(_, name)| has_enough(name)) {
+            bursts.begin(queue);
+        }
         held.asks(|queue, from| !paused.has_queue(queue) && stuck.lets_read(queue, from), has_enough)
+    }
+
+    /// Returns whether an entry of the log that is held now belongs to a queue that gets further.
+    #[must_use]
+    pub(crate) fn holds_behind_others(&self, topic: &str, key: Option<&str>) -> bool {
+        key.is_some() && self.held.is_moving(QueueHash::of(topic, key))
+    }
+
+    /// Returns whether bursts have this much beside the log.
+    #[must_use]
+    pub(crate) fn bursts_reach(&self, limit: Amount) -> bool {
+        self.bursts.reach(limit, |queue| self.held.is_moving(queue))
+    }
+
+    /// Forgets the bursts that have left.
+    pub(crate) fn forget_bursts(&mut self) {
+        let Self { bursts, held, .. } = self;
+        bursts.retain(|queue| held.contains(queue));
     }
 
     /// Returns queues that rest although no key stops them, each with the id from which it has not
@@ -658,6 +691,41 @@ mod tests {
         assert!(froms(&mut blocks).is_empty(), "entry 1 is stuck");
         blocks.resolve(K, EntryId(1));
         assert_eq!(froms(&mut blocks), [3]);
+    }
+
+    /// Goal: keys of which enough is in the window, whose destination is slow, do not keep other
+    /// queues from being read. Oracle: the queues that are asked for; two are read at once.
+    #[test]
+    fn a_queue_that_has_enough_gives_its_place_to_another() {
+        let mut blocks = Blocks::default();
+        let name = |key: &str| QueueName::of("t", Some(key));
+        let asked = |blocks: &mut Blocks, enough: &[&str]| {
+            let has_enough = |queue: &QueueName| enough.iter().any(|key| *queue == name(key));
+            let mut names: Vec<_> = blocks.asks(has_enough).into_iter().map(|ask| ask.queue).collect();
+            names.sort_unstable();
+            names
+        };
+        let read = |blocks: &mut Blocks, queue: &QueueName| {
+            let queue = QueueHash::of_name(queue);
+            assert!(blocks.held.answered(queue, EntryId(1)));
+            blocks.held.read(queue, UpTo(EntryId(4)));
+        };
+        for key in ["a", "b", "c"] {
+            blocks.held.load(QueueHash::of_name(&name(key)), EntryId(1));
+        }
+        ["a", "b"].iter().for_each(|key| blocks.held.release(name(key)));
+        assert_eq!(asked(&mut blocks, &[]), [name("a"), name("b")]);
+        ["a", "b"].iter().for_each(|key| read(&mut blocks, &name(key)));
+        assert!(asked(&mut blocks, &["a", "b"]).is_empty() && blocks.held.is_read(&name("a")));
+        blocks.held.release(name("c"));
+        assert_eq!(asked(&mut blocks, &["a", "b"]), [name("c")]);
+        assert!(asked(&mut blocks, &["a", "b"]).is_empty());
+        let mut later = asked(&mut blocks, &[]);
+        assert_eq!(later.len(), 1, "the other one waits behind it");
+        read(&mut blocks, &name("c"));
+        later.extend(asked(&mut blocks, &["c"]));
+        later.sort_unstable();
+        assert_eq!(later, [name("a"), name("b")], "they are read once they have not enough");
     }
 
     #[test]

@@ -287,6 +287,25 @@ impl Busy {
         begins
     }
 
+    /// Records that entries have left the window without having been with the publisher. `has`
+    /// counts the entries of a topic that are left there. Returns the topics whose turn begins
+    /// because of that. Their limits stay: no answer shows that more would be taken.
+    pub(crate) fn moved_out(&mut self, has: impl Fn(&str) -> usize) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, topic) in &mut self.topics {
+            // A destination that had no room counts only what it has taken.
+            if matches!(topic.state, State::Refused { .. }) {
+                continue;
+            }
+            topic.has = topic.has.min(has(name));
+            if matches!(topic.state, State::Full { low } if topic.has <= low) {
+                topic.begin_turn(self.now);
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
     /// Returns the topics whose turn begins now because they have waited long enough. `has` counts
     /// the entries of a topic that were let through and are not answered.
     pub(crate) fn waited(&mut self, now: Duration, has: impl Fn(&str) -> usize) -> Vec<String> {
@@ -464,6 +483,22 @@ mod tests {
         // It had room for 100 of them.
         refuse(&mut busy, at(0), 100);
         assert_eq!((answers(&mut busy), let_through(&mut busy)), (50, 50));
+    }
+
+    /// Goal: entries that are moved out of the window do not keep a topic from its next turn.
+    /// Oracle: after how many of them it begins, and what it lets through.
+    #[test]
+    fn entries_that_are_moved_out_of_the_window_count_no_longer() {
+        let mut busy = Busy::default();
+        refuse(&mut busy, at(0), 32);
+        answers(&mut busy);
+        assert_eq!(let_through(&mut busy), 16, "32 are in the window");
+        assert!(busy.moved_out(|_| 17).is_empty() && busy.is_full("t"));
+        assert_eq!(busy.moved_out(|_| 16), ["t"]);
+        assert_eq!(let_through(&mut busy), 16, "no more than before");
+        assert!(busy.moved_out(|_| 99).is_empty() && busy.is_full("t"), "others are not added");
+        refuse(&mut busy, at(0), 20);
+        assert!(busy.moved_out(|_| 0).is_empty() && busy.is_full("t"), "20 are at the destination");
     }
 
     #[test]

@@ -35,7 +35,8 @@
 //! | nothing, but its key had more than its share of the window | the same |
 //!
 //! An active queue is not read while enough of its key is in the window (`machine/shares.rs`). It
-//! stays active, and is read once they have left.
+//! stays active, and is read once they have left. If a ready queue needs its place, it waits behind
+//! that one.
 //!
 //! So code that gives a queue another first entry must check whether that entry is stopped:
 //! `Held::read`, `Blocks::hold`, `Blocks::take_out`.
@@ -216,6 +217,14 @@ impl Held {
     #[must_use]
     pub(crate) fn contains(&self, queue: QueueHash) -> bool {
         self.resting.contains_key(&queue) || self.active.contains_key(&queue)
+    }
+
+    /// Returns whether the queue is being read back, or is about to be: nothing stops it that would
+    /// have to end first.
+    #[must_use]
+    pub(crate) fn is_moving(&self, queue: QueueHash) -> bool {
+        let is_due = || self.recheck.contains(&queue) && self.unstored.contains_key(&queue);
+        self.active.contains_key(&queue) || self.queued.contains(&queue) || is_due()
     }
 
     /// Returns whether new entries of the queue wait in the window.
@@ -402,6 +411,7 @@ impl Held {
         may_leave: impl Fn(QueueHash, EntryId) -> bool,
         has_enough: impl Fn(&QueueName) -> bool,
     ) -> Vec<HeldAsk> {
+        let put_off = self.make_places(&has_enough);
         while self.active.len() < ACTIVE_MAX
             && let Some(Ready { name, share }) = self.ready.pop_front()
         {
@@ -416,6 +426,9 @@ impl Held {
                 self.active.insert(queue, active);
             }
         }
+        for Ready { name, share } in put_off {
+            self.release_share(name, share);
+        }
         let unstored = &self.unstored;
         let mut asks = Vec::new();
         for (queue, active) in &mut self.active {
@@ -427,6 +440,30 @@ impl Held {
             }
         }
         asks
+    }
+
+    /// Stops reading queues that have enough in the window, if ready ones need their places.
+    /// Returns them, to be released behind those.
+    fn make_places(&mut self, has_enough: impl Fn(&QueueName) -> bool) -> Vec<Ready> {
+        let needed = (self.active.len() + self.ready.len()).saturating_sub(ACTIVE_MAX);
+        if self.ready.is_empty() || needed == 0 {
+            return Vec::new();
+        }
+        // Entries of the log wait for those that are closing.
+        let may_rest = |(_, active): &(&QueueHash, &Active)| {
+            active.asked.is_none() && !active.is_closing && has_enough(&active.name)
+        };
+        let rested = self.active.iter().filter(may_rest).take(needed);
+        let rested: Vec<_> = rested
+            .map(|(queue, active)| (*queue, Ready { name: active.name.clone(), share: active.share }))
+            .collect();
+        rested.iter().for_each(|(queue, _)| self.rest(*queue));
+        rested.into_iter().map(|(_, ready)| ready).collect()
+    }
+
+    /// Returns the names of the queues that are being read back.
+    pub(crate) fn active(&self) -> impl Iterator<Item = (QueueHash, &QueueName)> {
+        self.active.iter().map(|(queue, active)| (*queue, &active.name))
     }
 
     /// Returns the maximum entries to read of a queue, if its topic is busy.
@@ -532,9 +569,10 @@ impl Held {
         !all.is_empty()
     }
 
-    /// Returns whether a queue is being read.
-    pub(crate) fn is_active(&self, name: &QueueName) -> bool {
-        self.active.contains_key(&QueueHash::of_name(name))
+    /// Returns whether a queue is being read, or is about to be.
+    pub(crate) fn is_read(&self, name: &QueueName) -> bool {
+        let queue = QueueHash::of_name(name);
+        self.active.contains_key(&queue) || self.queued.contains(&queue)
     }
 
     /// Ends the wait of entries for the queue: they are held, and the queue is read again later.

@@ -60,6 +60,7 @@ mod awaited;
 mod blocks;
 mod bounds;
 mod broker_session;
+mod bursts;
 mod busy;
 mod checkpointer;
 mod chunking;

@@ -375,6 +375,22 @@ impl Window {
         of_log.chain(self.beside.iter().map(|(ticket, item)| (*ticket, item)))
     }
 
+    /// Returns the number of open entries of each topic.
+    #[must_use]
+    pub(crate) fn open_by_topic(&self) -> HashMap<&str, usize> {
+        let mut counts = HashMap::new();
+        for (_, item) in self.open() {
+            *counts.entry(item.message.topic.as_str()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Returns the number of open entries of a topic.
+    #[must_use]
+    pub(crate) fn open_of(&self, topic: &str) -> usize {
+        self.open().filter(|(_, item)| item.message.topic.as_str() == topic).count()
+    }
+
     /// Returns an id that names one entry here and a different one among `entries`.
     #[must_use]
     pub(crate) fn shared_id(&self, entries: &HashMap<EntryId, &Entry>) -> Option<EntryId> {

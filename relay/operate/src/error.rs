@@ -150,13 +150,9 @@ fn is_denied(error: &(dyn Error + 'static)) -> bool {
     causes.any(|cause| cause.downcast_ref().is_some_and(SqlErrorKind::is_denied))
 }
 
-/// Returns the kind of remedy for a fault. A fault of a broker or database may be temporary; others
-/// need a change.
+/// Returns the kind of remedy for a fault: a temporary one may pass, others need a change.
 fn kind_of(fault: Fault) -> OperateErrorKind {
-    match fault {
-        Fault::Broker => OperateErrorKind::Unavailable,
-        Fault::Operator | Fault::Message => OperateErrorKind::Refused,
-    }
+    if fault.is_temporary() { OperateErrorKind::Unavailable } else { OperateErrorKind::Refused }
 }
 
 impl From<InvalidSetting> for OperateError {

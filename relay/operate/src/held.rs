@@ -47,19 +47,20 @@ pub struct HeldLine {
     pub stopped_by: Option<Stop>,
 }
 
-/// The cause that stops the first message of a key, which is held.
+/// The cause that stops the first message of a key, which is held, as far as the database shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// A pause of the pipeline, of its topic or of its key.
     Pause(PauseLine),
-    /// Its topic, which a message that is retried stops.
+    /// Perhaps its topic, which a message that is retried may stop.
     Topic(TopicStop),
     /// A message that was not examined, because too many wait.
     NotExamined,
 }
 
-/// A message that is retried, and stops its topic until it is published.
+/// A message that is retried, and may stop its topic until it is published. If it stops only its
+/// own key, the held message leaves in its turn: its key has a burst, or its topic is busy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TopicStop {
     /// Its position in the log; of several such messages, the first.
@@ -211,10 +212,11 @@ fn by_key(pipeline: &str, waiting: Waiting) -> Vec<HeldLine> {
     lines
 }
 
-/// Returns the topics that are stopped, each with the message that is retried. A message that is
+/// Returns the topics that may be stopped, each with the message that is retried. A message that is
 /// retried after its own fault stops only its key, and so may one that is retried after another
-/// fault. The topic is known to be stopped where a message without a key is held; if all dead and
-/// retrying messages were examined, nothing else can hold the first message of a key either.
+/// fault. A topic is more likely to be stopped where a message without a key is held, or if all
+/// dead and retrying messages were examined. It is never certain: a message is also held while its
+/// key has more than its share of the relay's window, or while its topic is busy.
 fn stopped_topics(waiting: &Waiting) -> BTreeMap<String, TopicStop> {
     let is_own_fault = |message: &DeadMessage| message.cause.as_deref() == Some(Fault::Message.as_str());
     let stops = |message: &&DeadMessage| message.state == MessageState::Retrying && !is_own_fault(message);
@@ -223,12 +225,12 @@ fn stopped_topics(waiting: &Waiting) -> BTreeMap<String, TopicStop> {
         is_held && pause_of(&waiting.pauses, message).is_none()
     };
     let held = waiting.messages.iter().filter(|message| shows_it(message));
-    let known: BTreeSet<&str> = held.map(|message| message.topic.as_str()).collect();
-    let is_known = |topic: &str| !waiting.more_holders || known.contains(topic);
+    let shown: BTreeSet<&str> = held.map(|message| message.topic.as_str()).collect();
+    let is_likely = |topic: &str| !waiting.more_holders || shown.contains(topic);
     let mut retrying: Vec<&DeadMessage> = waiting.messages.iter().filter(stops).collect();
     retrying.sort_by_key(|message| place(message));
     let mut topics: BTreeMap<String, TopicStop> = BTreeMap::new();
-    for message in retrying.into_iter().filter(|message| is_known(&message.topic)) {
+    for message in retrying.into_iter().filter(|message| is_likely(&message.topic)) {
         let stop = || TopicStop {
             first: message.id.clone(),
             error: message.error.clone(),
@@ -310,7 +312,7 @@ mod tests {
         let topic = entry(1).topic;
         let messages = || vec![of(2, MessageState::Held), of(1, MessageState::Retrying)];
         let under = |pauses: &[PauseLine]| stops(Waiting { pauses: pauses.to_vec(), ..waiting(messages()) });
-        assert_eq!(under(&[])["2"], stop(1, 0), "its topic is stopped");
+        assert_eq!(under(&[])["2"], stop(1, 0), "its topic may be stopped");
         assert_eq!(under(&[])["1"], None, "it is tried again");
         let own_fault = DeadMessage { cause: Some(String::from("message")), ..of(1, MessageState::Retrying) };
         let told = stops(waiting(vec![of(2, MessageState::Held), own_fault]));

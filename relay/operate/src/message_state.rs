@@ -1,7 +1,5 @@
 //! The state of a message in an outbox or an inbox.
 
-use std::fmt;
-
 use inbox::Resolution;
 use outbox_log::ExceptionState;
 use serde::{Serialize, Serializer};
@@ -10,61 +8,42 @@ use serde::{Serialize, Serializer};
 /// is not stored.
 pub(crate) const DISCARDED: &str = "it is not sent again; an attempt before the decision may have arrived";
 
-/// The state of a message in an outbox or an inbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MessageState {
-    /// The relay has not read it yet.
-    Waiting,
-    /// The relay has published it.
-    Published,
-    /// The pipeline's filter leaves it to others.
-    LeftOut,
-    /// Unknown: the cursor belongs to another server's history.
-    Unknown,
-    /// Parked until it is due.
-    Scheduled,
-    /// It failed and will be retried, by the relay or by its consumer.
-    Retrying,
-    /// Parked behind another one.
-    Held,
-    /// It waits for an operator.
-    Dead,
-    /// An operator discarded it.
-    Discarded,
-    /// Its consumer applied it.
-    Applied,
-    /// An operator redrove it too late for an inbox row.
-    AppliedLate,
-    /// It was redriven, but had already taken effect.
-    Duplicate,
-    /// The inbox has not seen it.
-    NotSeen,
-    /// It is older than the inbox remembers.
-    Forgotten,
+message::words! {
+    /// The state of a message in an outbox or an inbox.
+    #[derive(Hash)]
+    pub enum MessageState {
+        /// The relay has not read it yet.
+        Waiting = "waiting",
+        /// The relay has published it.
+        Published = "published",
+        /// The pipeline's filter leaves it to others.
+        LeftOut = "left out",
+        /// Unknown: the cursor belongs to another server's history.
+        Unknown = "unknown",
+        /// Parked until it is due.
+        Scheduled = "scheduled",
+        /// It failed and will be retried, by the relay or by its consumer.
+        Retrying = "retrying",
+        /// Parked behind another one.
+        Held = "held",
+        /// It waits for an operator.
+        Dead = "dead",
+        /// An operator discarded it.
+        Discarded = "discarded",
+        /// Its consumer applied it.
+        Applied = "applied",
+        /// An operator redrove it too late for an inbox row.
+        AppliedLate = "applied_late",
+        /// It was redriven, but had already taken effect.
+        Duplicate = "duplicate",
+        /// The inbox has not seen it.
+        NotSeen = "not seen",
+        /// It is older than the inbox remembers.
+        Forgotten = "forgotten",
+    }
 }
 
 impl MessageState {
-    /// Returns the lower-case words.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Published => "published",
-            Self::LeftOut => "left out",
-            Self::Unknown => "unknown",
-            Self::Scheduled => "scheduled",
-            Self::Retrying => "retrying",
-            Self::Held => "held",
-            Self::Dead => "dead",
-            Self::Discarded => "discarded",
-            Self::Applied => "applied",
-            Self::AppliedLate => "applied_late",
-            Self::Duplicate => "duplicate",
-            Self::NotSeen => "not seen",
-            Self::Forgotten => "forgotten",
-        }
-    }
-
     /// Returns the state in which a relay parked it; `None` if it is not parked.
     pub(crate) fn parked(self) -> Option<ExceptionState> {
         match self {
@@ -108,12 +87,6 @@ impl From<ExceptionState> for MessageState {
             ExceptionState::Dead => Self::Dead,
             ExceptionState::Discarded => Self::Discarded,
         }
-    }
-}
-
-impl fmt::Display for MessageState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

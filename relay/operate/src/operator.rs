@@ -6,23 +6,14 @@ use outbox_log::admin::WITHDRAWN_BY;
 
 use super::error::{OperateError, OperateErrorKind};
 
-/// The rights of an operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// May view everything except payloads.
-    Viewer,
-    /// May also decide.
-    Operator,
-}
-
-impl Role {
-    /// Returns the lower-case word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-        }
+message::words! {
+    /// The rights of an operator.
+    #[derive(PartialOrd, Ord)]
+    pub enum Role {
+        /// May view everything except payloads.
+        Viewer = "viewer",
+        /// May also decide.
+        Operator = "operator",
     }
 }
 

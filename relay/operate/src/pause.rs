@@ -4,9 +4,10 @@
 //! second. Messages of a paused topic or key are held. The order of keys is kept, so later messages
 //! of a key wait behind a held one, whatever their topic.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outbox_log::entries::Selection;
+use outbox_log::entries::{Search, Selection};
 use outbox_log::{EntryId, LogError, Pause, PauseScope, RelayName};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -16,6 +17,9 @@ use super::operator::{Operator, Role, Signed};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
 use super::turns::in_turns;
+
+/// The words behind the scope of a pause, in its sentence.
+pub(crate) const PAUSED_BY: &str = " is paused by ";
 
 /// A pause that is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,7 +64,7 @@ impl PauseLine {
     /// Returns what is paused, by whom and why, in one sentence.
     #[must_use]
     pub fn told(&self) -> String {
-        format!("{} is paused by {}: {}", self.paused, self.actor, self.reason)
+        format!("{}{PAUSED_BY}{}: {}", self.paused, self.actor, self.reason)
     }
 }
 
@@ -169,6 +173,24 @@ pub async fn is_unknown(places: &Places, scope: &PauseScope) -> bool {
         Ok::<_, LogError>(!page.entries.is_empty() || is_behind)
     });
     in_turns(looks.collect()).await.into_iter().all(|found| matches!(found, Ok(false)))
+}
+
+/// Maximum number of the newest entries whose topics are known.
+const NEWEST_MAX: u32 = 1_000;
+
+/// Returns the topics of the newest entries of the outboxes, and those with unpublished entries. An
+/// outbox that does not answer is left out. Cancel-safe.
+pub async fn known_topics(places: &Places) -> BTreeSet<String> {
+    let looks = places.outboxes.iter().map(|place| async move {
+        let extent = place.entries.extent(&place.pipeline).await?;
+        let below = EntryId(extent.newest.map_or(0, |newest| newest.0).saturating_add(1));
+        let search = Search::default();
+        let newest = place.entries.search(&place.pipeline, &extent, &search, below, NEWEST_MAX).await?;
+        let topics = newest.entries.into_iter().map(|entry| entry.topic);
+        let lag = place.entries.lag(&place.pipeline).await?.into_iter().map(|of| of.topic);
+        Ok::<_, LogError>(topics.chain(lag).collect::<Vec<_>>())
+    });
+    in_turns(looks.collect()).await.into_iter().flatten().flatten().collect()
 }
 
 fn outboxes(places: &Places) -> Result<&[OutboxPlace], OperateError> {

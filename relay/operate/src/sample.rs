@@ -16,7 +16,7 @@ use crate::settings::{Broker, Database, PipelineConfig, Retention};
 pub(crate) struct Sample {
     pub(crate) pipeline: PipelineConfig,
     pool: SqlitePool,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 struct Confirms;
@@ -45,7 +45,12 @@ impl Sample {
             },
             settings: EngineOptions::default(),
         };
-        Self { pipeline, pool, _folder: folder }
+        Self { pipeline, pool, folder }
+    }
+
+    /// Returns the path of the file.
+    pub(crate) fn path(&self) -> String {
+        self.folder.path().join("orders.db").display().to_string()
     }
 
     /// Executes SQL.

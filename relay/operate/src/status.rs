@@ -64,6 +64,10 @@ pub struct PipelineStatus {
     pub lease_remaining_seconds: Option<f64>,
     /// The age of the last checkpoint.
     pub checkpoint_age_seconds: Option<f64>,
+    /// The time since the lease was first taken after the last checkpoint; `None` if the leader has
+    /// stored that one.
+    #[serde(skip)]
+    pub taken_seconds: Option<f64>,
     /// The server to whose history the cursor belongs.
     pub cursor_system_identifier: Option<String>,
     /// The timeline of the server's log; 0 where the server did not report it.
@@ -196,7 +200,22 @@ pub async fn status_at(
     Ok(in_turns(looks).await)
 }
 
+/// Time between two looks at a leader that seems to store nothing.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Returns the status of a pipeline. A row whose transaction was open for minutes looks as if the
+/// leader had left it for minutes. So a leader that seems to store nothing is looked at again, once
+/// it has had the time to store.
 async fn look(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
+    let status = look_once(pipeline, depth).await;
+    if !status.waits().iter().any(|wait| wait.symptom == Symptom::NotStored) {
+        return status;
+    }
+    tokio::time::sleep(LOOK_AGAIN_AFTER).await;
+    look_once(pipeline, depth).await
+}
+
+async fn look_once(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
     let name = pipeline.name.as_str();
     let asked = async {
         let (address, options) = (pipeline.database.address(), pipeline.database.options().clone());
@@ -306,6 +325,7 @@ impl PipelineStatus {
             processes: None,
             lease_remaining_seconds: seconds(remaining),
             checkpoint_age_seconds: seconds(relay.as_ref().map(|relay| relay.checkpoint_age)),
+            taken_seconds: seconds(relay.as_ref().and_then(|relay| relay.taken_for)),
             cursor_system_identifier: history.map(|history| history.system_identifier.clone()),
             cursor_timeline: history.map(|history| history.timeline),
             cursor_is_of_this_server: history.map(|history| history.is_present),
@@ -415,4 +435,43 @@ fn ages(relay: &RelayStatus) -> BTreeMap<ExceptionState, f64> {
 
 fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sample;
+
+    /// A leader that has had nothing to do for an hour, and a row whose transaction has committed
+    /// only now, two minutes after the row was written.
+    const QUIET: &str = "\
+        INSERT INTO outbox_relay (relay, epoch, holder, lease_until, lease_seconds, cursor, checkpoint_at) \
+        VALUES ('orders', 1, 'a', (unixepoch() + 600) * 1000000, 600, '{\"base\":\"0\",\"progress\":null}', \
+            (unixepoch() - 3600) * 1000000); \
+        INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('t', x'', (unixepoch() - 120) * 1000000)";
+    const STORED: &str = "UPDATE outbox_relay SET cursor = '{\"base\":\"1\",\"progress\":null}', \
+        checkpoint_at = unixepoch() * 1000000";
+
+    /// Goal: a leader is not accused of storing nothing because a row that has just become visible
+    /// is old. Oracle: the symptoms, of one that stores the row half a second later, and of one
+    /// that does not.
+    #[tokio::test]
+    async fn a_row_that_becomes_visible_late_accuses_no_leader() {
+        let viewer = Operator::new("ann", Role::Viewer);
+        for stores in [true, false] {
+            let sample = Sample::open().await;
+            sample.run(QUIET).await;
+            let stored = async {
+                tokio::time::sleep(LOOK_AGAIN_AFTER / 2).await;
+                if stores {
+                    sample.run(STORED).await;
+                }
+            };
+            let (status, ()) = tokio::join!(status([&sample.pipeline], &viewer), stored);
+            let status = status.unwrap().remove(0);
+            assert_eq!(status.state, PipelineState::Leading);
+            let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
+            assert_eq!(symptoms.contains(&Symptom::NotStored), !stores, "{symptoms:?}");
+        }
+    }
 }

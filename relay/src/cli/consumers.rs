@@ -3,7 +3,7 @@
 use clap::Args;
 use inbox::ConsumerName;
 use operate::Places;
-use operate::consumers::{ConsumerLine, consumers};
+use operate::consumers::{ConsumerLine, Searches, consumers};
 use operate::status::{Symptom, Wait};
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -55,7 +55,7 @@ impl Consumers {
         }
         let looking = async {
             let places = config.pipelines.iter().fold(Places::new(), Places::outbox).inboxes(inboxes).await;
-            let found = consumers(&places, &viewer()).await;
+            let found = consumers(&places, &viewer(), &Searches::default()).await;
             places.close().await;
             found
         };

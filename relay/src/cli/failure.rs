@@ -117,12 +117,9 @@ pub(crate) fn first(before: Option<Failure>, failure: Failure) -> Option<Failure
     Some(failure)
 }
 
-/// Returns the exit code for a fault. A broker's fault may be temporary; others need a change.
+/// Returns the exit code for a fault: a temporary one may pass, others need a change.
 pub(crate) fn exit_of(fault: Fault) -> Exit {
-    match fault {
-        Fault::Broker => Exit::Unavailable,
-        Fault::Operator | Fault::Message => Exit::Usage,
-    }
+    if fault.is_temporary() { Exit::Unavailable } else { Exit::Usage }
 }
 
 impl From<ConfigError> for Failure {

@@ -218,6 +218,9 @@ impl Course {
         let left = look.relay.and_then(|relay| left(relay, look.pauses));
         // Until the broker can be reached, what waits has not been tried.
         let left = left.filter(|left| left.held == 0 || look.are_tried || is_paused(look.pauses));
+        // More are held than are counted, so the number does not show that some leave.
+        let stores = |relay: &RelayStatus| is_cut_off(relay) && relay.checkpoint_age < HELD_STILL;
+        let left = left.filter(|_| !look.relay.is_some_and(stores));
         let blocked = look.relay.and_then(blocked).filter(|_| look.are_tried);
         let unaccepted = look.relay.and_then(unaccepted).filter(|_| look.are_tried);
         self.quiet = left.map(|left| Still::add(self.quiet.take(), left, now));
@@ -326,6 +329,7 @@ mod tests {
             epoch: 1,
             holder: None,
             checkpoint_age: Duration::ZERO,
+            taken_for: None,
             cursor: Cursor::at(Mark::new("1")),
             broker_trouble: None,
             standbys: None,
@@ -408,6 +412,27 @@ mod tests {
         let none = relay(None, &[(Dead, 1)]);
         assert_eq!(look(&none, false, 96), None);
         assert_eq!(look(&none, false, 96), Some(Left { dead: 1, ..Left::default() }));
+    }
+
+    /// Goal: the run does not end while messages leave of which more are held than are counted.
+    /// Oracle: the end, by the age of the last checkpoint.
+    #[test]
+    fn held_messages_that_are_not_counted_are_waited_for_while_they_leave() {
+        let mut status = relay(None, &[(Dead, 1), (Held, u64::from(COUNTED_MAX) - 1)]);
+        let begun = Instant::now();
+        let mut course = Course::default();
+        let mut look = |status: &RelayStatus, seconds| {
+            let look = Look { relay: Some(status), pauses: &[], are_tried: true, held_still: HELD_STILL };
+            course.look(&look, begun + Duration::from_secs(seconds))
+        };
+        for seconds in 0..60 {
+            assert_eq!(look(&status, seconds), None, "the removal of others is stored");
+        }
+        status.checkpoint_age = HELD_STILL;
+        for seconds in 60..65 {
+            assert_eq!(look(&status, seconds), None, "{seconds}");
+        }
+        assert_eq!(look(&status, 65).map(|left| left.dead), Some(1));
     }
 
     #[test]

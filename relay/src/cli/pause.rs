@@ -1,8 +1,9 @@
 //! `relay pause` and `relay resume`.
 
+use std::collections::BTreeSet;
+
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
-use operate::lag::lag;
 use operate::{Places, pause};
 use outbox_log::PauseScope;
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde::Serialize;
 use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
-use super::operator::viewer;
+use super::hint;
 use super::output::{Format, one_line};
 use super::signature::Signature;
 use crate::near::nearest;
@@ -92,6 +93,9 @@ impl Pause {
                     let scope = one_line(&scope.to_string());
                     note!("the outbox has no message of {scope}: {meant}? It is paused anyway");
                 }
+                if let Some(command) = resume_command(&done.pipeline, &scope) {
+                    note!("it stays paused until `{command}`");
+                }
             }
             _ => note!("takes effect within a second"),
         }
@@ -100,15 +104,41 @@ impl Pause {
 }
 
 /// Returns a question to the operator about a name that the outbox does not know: did they mean a
-/// topic with waiting messages?
+/// topic that it knows?
 async fn meant(places: &Places, scope: &PauseScope) -> String {
-    let known = lag(places, &viewer()).await.map(|(lines, _)| lines).unwrap_or_default();
+    let known = match scope {
+        PauseScope::Topic(_) => pause::known_topics(places).await,
+        PauseScope::Key(_) | PauseScope::Pipeline => BTreeSet::new(),
+    };
     let topic = match scope {
-        PauseScope::Topic(topic) => nearest(topic, known.iter().map(|line| line.topic.as_str())),
-        _ => None,
+        PauseScope::Topic(topic) => nearest(topic, known.iter().map(String::as_str)),
+        PauseScope::Key(_) | PauseScope::Pipeline => None,
     };
     topic.map_or_else(
         || String::from("is the name correct"),
         |topic| format!("did you mean {}", one_line(topic)),
     )
+}
+
+/// Returns the command that ends a pause; `None` if its name cannot be typed.
+pub(super) fn resume_command(pipeline: &str, paused: &PauseScope) -> Option<String> {
+    // A command with escaped characters would name something else.
+    if let PauseScope::Topic(name) | PauseScope::Key(name) = paused
+        && one_line(name) != *name
+    {
+        return None;
+    }
+    // A key that begins with a dash must be in one word with its option.
+    let dashed;
+    let scope = match paused {
+        PauseScope::Key(key) if key.starts_with('-') => {
+            dashed = format!("--key={key}");
+            vec![dashed.as_str()]
+        }
+        PauseScope::Topic(topic) => vec!["--topic", topic.as_str()],
+        PauseScope::Key(key) => vec!["--key", key.as_str()],
+        PauseScope::Pipeline => vec!["--all"],
+    };
+    let words = [&["resume"][..], &scope[..], &["--pipeline", pipeline, "--note", "WHY"]].concat();
+    Some(hint::command(&words))
 }

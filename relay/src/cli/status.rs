@@ -8,14 +8,14 @@ use clap::Args;
 use operate::cause::Cause;
 use operate::status::{PipelineStatus, Symptom, Wait, status};
 use operate::units::Time;
-use outbox_log::PauseScope;
 
 use super::config::ConfigFile;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::hint;
 use super::operator::viewer;
-use super::output::{self, Format, Table, age, one_line, or_dash, sentence, terminal_width};
+use super::output::{self, Format, Table, age, or_dash, sentence, terminal_width};
+use super::pause::resume_command;
 use super::progress::during;
 
 /// The arguments of `relay status`.
@@ -180,7 +180,7 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
         lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
         lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         let command = match wait.symptom {
-            Symptom::Paused => pauses.next().and_then(|pause| resume(&shown.pipeline, &pause.paused)),
+            Symptom::Paused => pauses.next().and_then(|pause| resume_command(&shown.pipeline, &pause.paused)),
             _ => next(&shown.pipeline, wait),
         };
         lines.extend(command.map(|command| format!("  {command}")));
@@ -218,29 +218,6 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
     Some(hint::command(&[words, &["--pipeline", pipeline]].concat()))
 }
 
-/// Returns the command that ends a pause.
-fn resume(pipeline: &str, paused: &PauseScope) -> Option<String> {
-    // A command with escaped characters would name something else.
-    if let PauseScope::Topic(name) | PauseScope::Key(name) = paused
-        && one_line(name) != *name
-    {
-        return None;
-    }
-    // A key that begins with a dash must be in one word with its option.
-    let dashed;
-    let scope = match paused {
-        PauseScope::Key(key) if key.starts_with('-') => {
-            dashed = format!("--key={key}");
-            vec![dashed.as_str()]
-        }
-        PauseScope::Topic(topic) => vec!["--topic", topic.as_str()],
-        PauseScope::Key(key) => vec!["--key", key.as_str()],
-        PauseScope::Pipeline => vec!["--all"],
-    };
-    let words = [&["resume"][..], &scope[..], &["--pipeline", pipeline, "--note", "WHY"]].concat();
-    Some(hint::command(&words))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -248,6 +225,7 @@ mod tests {
     use operate::pause::PauseLine;
     use operate::status::PipelineState;
     use outbox_log::ExceptionState::{Dead, Held};
+    use outbox_log::PauseScope;
 
     use super::*;
 
@@ -391,7 +369,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         let words = shlex::split(&lines[1]).unwrap();
         assert_eq!(words[3], "it's 7");
         assert_eq!(
-            resume("orders", &key("-7")).unwrap(),
+            resume_command("orders", &key("-7")).unwrap(),
             "relay resume '--key=-7' --pipeline orders --note WHY"
         );
         assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");

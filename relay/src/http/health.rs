@@ -26,16 +26,24 @@ struct Watched {
     role: Role,
     /// Consecutive faults of this program.
     faults: u32,
-    /// The time at which it began to wait for the lead.
+    /// The time at which it began to wait for the lead. It ends when it has led for as long as it
+    /// may wait: a database may grant a lease and then store nothing, again and again.
     waiting_since: Option<Instant>,
+    leading_since: Option<Instant>,
 }
 
 impl Watched {
-    fn change(&mut self, Status { role, faults }: Status) {
-        self.waiting_since = match role {
-            Role::Waiting { .. } => self.waiting_since.or_else(|| Some(Instant::now())),
-            _ => None,
-        };
+    fn change(&mut self, Status { role, faults }: Status, unready_after: Duration) {
+        let now = Instant::now();
+        let has_led = self.leading_since.is_some_and(|since| now.duration_since(since) >= unready_after);
+        match role {
+            Role::Leading { .. } => _ = self.leading_since.get_or_insert(now),
+            Role::Waiting { .. } => {
+                self.leading_since = None;
+                self.waiting_since = Some(self.waiting_since.filter(|_| !has_led).unwrap_or(now));
+            }
+            _ => (self.leading_since, self.waiting_since) = (None, None),
+        }
         (self.role, self.faults) = (role, faults);
     }
 
@@ -104,6 +112,7 @@ impl Health {
             role: status.borrow().role.clone(),
             faults: 0,
             waiting_since: None,
+            leading_since: None,
         });
         *self.pipelines.lock().unwrap_or_else(PoisonError::into_inner) = Some(watched.collect());
         for (index, (_, mut status)) in pipelines.into_iter().enumerate() {
@@ -123,7 +132,7 @@ impl Health {
     fn change(&self, index: usize, status: Status) {
         let mut pipelines = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watched) = pipelines.as_mut().and_then(|all| all.get_mut(index)) {
-            watched.change(status);
+            watched.change(status, self.unready_after);
         }
     }
 
@@ -193,6 +202,30 @@ mod tests {
             sender.send_replace(Status { role: Role::Leading { epoch: 1 }, faults });
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert_eq!(health.ready().0, is_ready, "after {faults} faults: {}", health.ready().1);
+        }
+    }
+
+    /// Goal: a database that grants the lease and stores nothing makes unready, one that was away
+    /// and has stored for long does not. Oracle: the readiness while it waits, after it has led.
+    #[tokio::test(start_paused = true)]
+    async fn a_pipeline_that_leads_only_briefly_is_not_ready_in_between() {
+        for (leads, is_ready) in [(2, false), (31, true)] {
+            let (sender, receiver) = watch::channel(Status::of(Role::Starting));
+            let health = Health::new(Duration::from_secs(30));
+            health.watch(vec![(RelayName::new("orders").unwrap(), receiver)]);
+            for _ in 0..9 {
+                let reason = String::from("no space left on device");
+                let waiting = Role::Waiting { fault: Fault::Broker, reason, remedy: None };
+                for (role, lasts) in [(waiting, 5), (Role::Leading { epoch: 1 }, leads)] {
+                    sender.send_replace(Status::of(role));
+                    tokio::time::sleep(Duration::from_secs(lasts)).await;
+                }
+            }
+            assert!(health.ready().0, "it leads");
+            let waiting = Role::Waiting { fault: Fault::Broker, reason: String::new(), remedy: None };
+            sender.send_replace(Status::of(waiting));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(health.ready().0, is_ready, "{leads} s");
         }
     }
 

@@ -124,13 +124,15 @@ async fn consume<DB: Workload>(
     let name = ConsumerName::new(CONSUMER).map_err(|error| DemoError::Usage(error.to_string()))?;
     let journal = Journal::open(&journal(&task.directory));
     let journal = Arc::new(journal.map_err(DemoError::during("write a consumer's journal"))?);
-    let (broker, handled) = (task.broker, Handled::default());
+    let subscriber = task.broker.subscriber().map_err(|error| DemoError::Usage(error.to_string()))?;
+    let handled = Handled::default();
     let charge = Charge { handled: handled.clone() };
     let mut consumer = Consumer::builder(inbox, name)
         .subscribe(move || {
-            let (broker, journal, handled) = (broker.clone(), Arc::clone(&journal), handled.clone());
+            let subscriber = Arc::clone(&subscriber);
+            let (journal, handled) = (Arc::clone(&journal), handled.clone());
             async move {
-                let inner = broker.subscribe().await?;
+                let inner = subscriber.subscribe().await?;
                 handled.begin();
                 let (consumer, keeps_parts) = (CONSUMER.into(), false);
                 let journaled = Journaled { inner, journal, consumer, keeps_parts, handled: Some(handled) };

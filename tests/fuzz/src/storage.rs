@@ -37,29 +37,15 @@ fn in_flight(text: &str) {
 /// Reads a row of the outbox; the headers of a record are its columns.
 pub fn rows(input: &[u8]) {
     let record = record::read(input);
-    let mut columns = Columns {
-        topic: record.topic.into_bytes(),
-        key: record.key,
-        payload: record.payload,
-        ..Columns::default()
-    };
-    for (name, value) in record.headers {
-        match name.as_str() {
-            "message_id" => columns.message_id = value,
-            "kind" => columns.kind = Some(value),
-            "content_type" => columns.content_type = value,
-            "headers" => columns.headers = Some(value),
-            "traceparent" => columns.traceparent = Some(value),
-            "tracestate" => columns.tracestate = Some(value),
-            "deliver_in" => {
-                columns.deliver_in = str::from_utf8(&value).ok().and_then(|text| text.parse().ok())
-            }
-            _ => {}
-        }
-    }
+    let topic = record.topic.as_bytes();
+    let payload_bytes = record.payload.len();
+    let mut columns: Columns = record.headers.into_iter().collect();
+    columns.remove("key");
+    columns.extend(record.key.map(|key| (String::from("key"), key)));
+    columns.insert(String::from("topic"), topic.to_vec());
+    columns.insert(String::from("payload"), record.payload);
     let source = Source::new("/orders").expect("a constant");
-    let (payload_bytes, topic) = (columns.payload.len(), columns.topic.clone());
-    let entry = entry(columns, &source);
+    let entry = entry(&columns, &source);
     assert!(entry.deliver_in.is_none_or(|wait| !wait.is_zero()));
     match &entry.message {
         Ok(message) => {

@@ -112,6 +112,7 @@ impl LogAdmin for OneRelay {
             epoch: 1,
             holder: None,
             checkpoint_age: Duration::ZERO,
+            taken_for: None,
             cursor: Cursor::at(Mark::new("1")),
             broker_trouble: None,
             standbys: None,

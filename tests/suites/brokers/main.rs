@@ -16,6 +16,7 @@
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
 //! | [`rabbitmq`] | several queues at once, streams, permissions that are withdrawn |
+//! | [`resubscribing`] | order per key when a RabbitMQ consumer drops its session and subscribes again |
 //! | [`standby`] | order per key with RabbitMQ's single active consumer, when the active one ends |
 //! | [`tokens`] | RabbitMQ behind tokens of OAuth 2, which expire |
 //! | [`sqs`] | the settings of SQS's adapter, for cases that need more than the shared brokers offer |
@@ -31,6 +32,7 @@ mod queues;
 mod quorum;
 mod rabbitmq;
 mod record_time;
+mod resubscribing;
 mod sqs;
 mod standby;
 mod target;
@@ -40,7 +42,8 @@ mod wire;
 
 tests::cases! {
     modules {
-        connecting, foreign, kafka_group, nodes, queues, quorum, rabbitmq, record_time, standby, target, tokens, wire,
+        connecting, foreign, kafka_group, nodes, queues, quorum, rabbitmq, record_time, resubscribing, standby,
+        target, tokens, wire,
     }
     // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
     // broker transactions time out on a busy machine.

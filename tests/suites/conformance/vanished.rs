@@ -178,14 +178,15 @@ async fn consumers(stage: Stage) -> Outcome {
     let operator = viewer();
     let places = Places::new().inbox(&inbox).await;
     scene.wire.abandon(End::Server);
-    let looking = operate::consumers::consumers(&places, &operator);
+    let searches = operate::consumers::Searches::default();
+    let looking = operate::consumers::consumers(&places, &operator, &searches);
     let (lines, away) = tokio::time::timeout(PATIENCE, looking).await.map_err(|_| "it waits for ever")??;
     assert_eq!((lines.len(), away.len()), (0, 1), "{away:?}");
     scene.assert_told(&away[0], "no answer within 30s");
     tokio::time::timeout(PATIENCE, places.close()).await.map_err(|_| "it never closes")?;
 
     let places = Places::new().inbox(&inbox).await;
-    let (mut lines, away) = operate::consumers::consumers(&places, &operator).await?;
+    let (mut lines, away) = operate::consumers::consumers(&places, &operator, &searches).await?;
     assert_eq!(away, [], "the new host answers");
     let activity = lines.pop().and_then(|line| line.activity);
     assert_eq!(activity.map(|activity| activity.applied), Some(1));

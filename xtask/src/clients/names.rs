@@ -7,11 +7,14 @@ use super::reports::Trial;
 const CLIENTS: [&str; 6] = ["python", "sqlalchemy", "typescript", "go", "jdbc", "spring"];
 
 /// The cases that each client has.
-const CASES: [&str; 10] = [
+const CASES: [&str; 13] = [
     "an_enqueue_commits_with_its_transaction",
     "a_redelivery_has_one_effect",
     "a_handler_that_is_killed_leaves_nothing",
     "a_swallowed_error_is_a_failure",
+    "a_transaction_that_a_handler_ends_is_a_failure",
+    "a_redrive_whose_handler_ends_its_transaction_fails",
+    "a_handler_that_hangs_loses_its_session",
     "a_handler_that_always_fails_becomes_a_dead_letter",
     "a_refused_message_becomes_a_dead_letter",
     "what_a_peer_writes_does_not_stop_the_consumer",

@@ -3,22 +3,20 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import pg from "pg";
 import {
   apply,
   ATTEMPTS_MAX,
   bill,
   CONSUMER,
-  derivedId,
   maintain,
   placeOrder,
-  read,
   redrive,
-  Reject,
   transaction,
   type Handler,
-  type Message,
 } from "./billing.js";
+import { derivedId, read, Reject, type Message } from "./message.js";
 
 const vectors = JSON.parse(readFileSync(new URL("../../vectors.json", import.meta.url), "utf8"));
 
@@ -121,6 +119,86 @@ test("a_swallowed_error_is_a_failure", async () => {
   assert.equal(await apply(client, message, bill), "new");
 });
 
+const ask = `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
+  VALUES ('ann', 'prices are back', 'redrive', $1, $2)`;
+
+/** Handlers that have their effect, end their transaction, and return. */
+const ending = (...statements: string[]): Handler => {
+  return async (tx, message) => {
+    await bill(tx, message);
+    for (const statement of statements) await tx.query(statement);
+  };
+};
+const endings = [ending("ROLLBACK"), ending("ROLLBACK", "BEGIN")];
+
+test("a_transaction_that_a_handler_ends_is_a_failure", async () => {
+  const failed = "SELECT last_error FROM inbox_attempt WHERE consumer = $1 AND message_id = $2";
+  for (const handler of endings) {
+    const number = order();
+    const message = placed(number);
+    assert.equal(await apply(client, message, handler), "again");
+    assert.match(String(await query(failed, CONSUMER, message.id)), /To undo an effect/);
+    assert.equal(await invoices(number), 0);
+    assert.equal(await apply(client, message, bill), "new");
+    assert.equal(await invoices(number), 1);
+  }
+  const givenUp = placed(order());
+  for (let attempt = 1; attempt < ATTEMPTS_MAX; attempt++) {
+    assert.equal(await apply(client, givenUp, ending("ROLLBACK")), "again");
+  }
+  assert.equal(await apply(client, givenUp, ending("ROLLBACK")), "poison");
+
+  // What it has committed has taken effect, and nothing more of the message will.
+  const number = order();
+  const message = placed(number);
+  assert.equal(await apply(client, message, ending("COMMIT")), "again");
+  assert.match(String(await query(failed, CONSUMER, message.id)), /leaves COMMIT to its caller/);
+  assert.equal(await apply(client, message, bill), "duplicate");
+  assert.equal(await invoices(number), 1);
+});
+
+test("a_redrive_whose_handler_ends_its_transaction_fails", async () => {
+  const number = order();
+  const message = placed(number);
+  assert.equal(await apply(client, message, () => Promise.reject(new Reject("no"))), "rejected");
+  for (const handler of endings) {
+    await query(ask, (await letter(message))["id"], CONSUMER);
+    assert.ok(await redrive(client, handler));
+    const outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = $1 ORDER BY seq DESC LIMIT 1";
+    assert.match(String(await query(outcome, (await letter(message))["id"])), /To undo an effect/);
+    assert.equal((await letter(message))["resolution"], null);
+    assert.equal(await invoices(number), 0);
+  }
+  await query(ask, (await letter(message))["id"], CONSUMER);
+  assert.ok(await redrive(client, bill));
+  assert.equal(await invoices(number), 1);
+});
+
+test("a_handler_that_hangs_loses_its_session", async () => {
+  const limits: unknown[] = [];
+  const hang: Handler = async (tx, message) => {
+    const { rows } = await tx.query(
+      "SELECT pg_backend_pid() AS pid, current_setting('idle_in_transaction_session_timeout') AS idle",
+    );
+    limits.push(rows[0].idle);
+    await tx.query("SET LOCAL idle_in_transaction_session_timeout = '1ms'");
+    while (await query("SELECT pid FROM pg_stat_activity WHERE pid = $1", rows[0].pid)) await sleep(10);
+    await bill(tx, message);
+  };
+  const number = order();
+  const [message, other] = [placed(number), placed(order())];
+  assert.equal(await apply(client, other, () => Promise.reject(new Reject("no"))), "rejected");
+  await query(ask, (await letter(other))["id"], CONSUMER);
+  await assert.rejects(apply(await connect(), message, hang));
+  await assert.rejects(redrive(await connect(), hang));
+  assert.deepEqual(limits, ["1min", "1min"]);
+  const counted = "SELECT attempts FROM inbox_attempt WHERE consumer = $1 AND message_id = $2";
+  assert.equal(await query(counted, CONSUMER, message.id), undefined, "it is not the message's failure");
+  assert.equal(await apply(client, message, bill), "new");
+  assert.ok(await redrive(client, bill));
+  assert.equal(await invoices(number), 1);
+});
+
 test("a_handler_that_always_fails_becomes_a_dead_letter", async () => {
   const message = placed(order());
   const fail = () => Promise.reject(new Error("the printer burns"));
@@ -165,9 +243,6 @@ test("what_a_peer_writes_does_not_stop_the_consumer", async () => {
   assert.equal(Number(await query(stored, CONSUMER, `%no such\ufffd${unknown}%`)), 3);
   assert.equal(await apply(client, placed(order()), bill), "new");
 });
-
-const ask = `INSERT INTO inbox_audit (actor, note, action, dead_letter, consumer)
-  VALUES ('ann', 'prices are back', 'redrive', $1, $2)`;
 
 test("a_redrive_that_ends_its_process_is_given_up", async () => {
   const message = placed(order());
@@ -233,4 +308,16 @@ test("the_shared_vectors_hold", async () => {
       .map((name) => [name, sent[name]]);
     assert.deepEqual(found.headers, { ...sent.headers, ...Object.fromEntries(trace) });
   }
+  const payload = Buffer.from(String(order()));
+  for (const { rabbitmq: form, dead_letter_headers: headers, why } of vectors.unreadable) {
+    const properties = { headers: form.headers, messageId: form.message_id, contentType: undefined };
+    const found = read(form.routing_key, properties, payload);
+    assert.deepEqual([found.id, found.headers], [null, headers], why);
+    for (let delivery = 1; delivery <= 2; delivery++)
+      assert.equal(await apply(client, found, bill), "malformed");
+  }
+  assert.ok(vectors.unreadable.length > 5);
+  const count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = $1 AND payload = $2";
+  const letters = Number(await query(count, CONSUMER, payload));
+  assert.equal(letters, vectors.unreadable.length, "each is its own");
 });

@@ -3,77 +3,21 @@
 //
 // It ends at the first error of database or broker, and a supervisor starts it again.
 
-import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import * as amqp from "amqplib";
 import pg from "pg";
+import { clean, read, Reject, type Message } from "./message.js";
 
 export const CONSUMER = process.env["CONSUMER"] ?? "billing-typescript";
 export const ATTEMPTS_MAX = 10;
 // One active consumer keeps the order of keys. RabbitMQ 4 drops a message of a quorum queue after 20
 // deliveries, and each start of this process can be one: the limit is out of reach.
 const QUEUE = { "x-queue-type": "quorum", "x-delivery-limit": 1_000_000, "x-single-active-consumer": true };
-
-/** A message that no further attempt helps. */
-export class Reject extends Error {}
-
-type Texts = Record<string, string>;
-
-/** A message as it arrived. Without an id it is malformed, and `problem` says why. */
-export interface Message extends Record<"topic" | "kind" | "contentType" | "source" | "problem", string> {
-  payload: Buffer;
-  id: string | null;
-  key: string | null;
-  madeAt: string | null;
-  headers: Texts;
-}
+// A handler that hangs keeps its message from other processes for a minute: then its session is ended.
+const IDLE = "set_config('idle_in_transaction_session_timeout', '60s', true)";
 
 export type Handler = (tx: pg.Client, message: Message) => Promise<void>;
-type Properties = Pick<amqp.MessageProperties, "headers" | "messageId" | "contentType">;
-
-/** The id of a business fact: the same time and parts always give the same one. */
-export function derivedId(milliseconds: number, parts: string[]): string {
-  const octets = Buffer.alloc(16);
-  const hash = createHash("sha256");
-  for (const part of parts) {
-    octets.writeBigUInt64BE(BigInt(Buffer.byteLength(part)));
-    hash.update(octets.subarray(0, 8)).update(part);
-  }
-  octets.writeUIntBE(milliseconds, 0, 6);
-  hash.digest().copy(octets, 6, 0, 10);
-  octets.writeUInt8((octets.readUInt8(6) & 0x0f) | 0x70, 6);
-  octets.writeUInt8((octets.readUInt8(8) & 0x3f) | 0x80, 8);
-  return octets.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})/, "$1-$2-$3-$4-");
-}
-
-/** Replaces NUL, which PostgreSQL does not store in a text. */
-const clean = (text: unknown) => String(text).replaceAll("\0", "\ufffd");
-
-/** Reads a CloudEvent from the properties of a delivery. */
-export function read(topic: string, properties: Properties, payload: Buffer): Message {
-  const [events, headers]: [Texts, Texts] = [{}, {}];
-  for (const [name, value] of Object.entries(properties.headers ?? {})) {
-    if (name.startsWith("cloudEvents_")) events[name.slice(12)] = clean(value);
-    else headers[clean(name)] = clean(value);
-  }
-  const id = events["id"] ?? clean(properties.messageId ?? "");
-  const isId = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
-  const problem = "chunkindex" in events ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
-  if (problem) headers["amqp.message_id"] = clean(properties.messageId);
-  return {
-    topic: clean(topic),
-    payload,
-    id: problem ? null : id,
-    kind: events["type"] ?? clean(topic),
-    contentType: clean(properties.contentType ?? "application/octet-stream"),
-    key: events["subject"] ?? null,
-    source: events["source"] ?? "/unknown",
-    madeAt: events["time"] ?? null,
-    headers,
-    problem,
-  };
-}
 
 async function one(client: pg.Client, sql: string, values: unknown[]): Promise<unknown> {
   return (await client.query<unknown[]>({ text: sql, values, rowMode: "array" })).rows[0]?.[0];
@@ -91,13 +35,19 @@ export async function transaction<T>(client: pg.Client, run: () => Promise<T>): 
   await client.query("BEGIN");
   try {
     const result = await run();
-    await client.query("SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
-    await client.query("COMMIT");
+    const { command } = await client.query("COMMIT");
+    if (command !== "COMMIT") throw new Error("rolled back: an error of the database was swallowed");
     return result;
   } catch (error) {
     await client.query("ROLLBACK"); // Fails if the connection is lost: not the message's fault.
     throw error;
   }
+}
+
+/** Runs a handler, then proves that its transaction is the one that admitted the message. */
+async function handle(client: pg.Client, message: Message, handler: Handler): Promise<void> {
+  await handler(client, message);
+  await one(client, "SELECT inbox_finish($1, $2)", [CONSUMER, message.id]);
 }
 
 /** Has the effect of a message once. Any answer but `again` permits its acknowledgement. */
@@ -106,10 +56,10 @@ export async function apply(client: pg.Client, message: Message, handler: Handle
   let [reason, error] = ["malformed", message.problem];
   if (id !== null) {
     try {
-      const admit = "SELECT inbox_admit($1, $2, $3, $4, $5, $6)";
+      const admit = "SELECT inbox_admit($1, $2, $3, $4, $5, $6) FROM " + IDLE;
       reason = await transaction(client, async () => {
         const verdict = String(await one(client, admit, [CONSUMER, id, kind, contentType, payload, source]));
-        if (verdict === "new") await handler(client, message);
+        if (verdict === "new") await handle(client, message, handler);
         return verdict;
       });
       if (["new", "duplicate", "dead_letter"].includes(reason)) return reason;
@@ -132,11 +82,12 @@ export async function apply(client: pg.Client, message: Message, handler: Handle
 export async function redrive(client: pg.Client, handler: Handler): Promise<boolean> {
   const request = await one(client, "SELECT inbox_begin_redrive($1)", [CONSUMER]);
   if (request === null) return false;
-  const take = `SELECT *, message_id AS id, content_type AS "contentType" FROM inbox_take_redrive($1, $2)`;
+  const take = `SELECT *, message_id AS id, content_type AS "contentType"
+    FROM inbox_take_redrive($1, $2), ${IDLE}`;
   try {
     await transaction(client, async () => {
       const row = (await client.query<Message>(take, [CONSUMER, request])).rows[0];
-      if (row) await handler(client, { ...row, madeAt: null, problem: "" });
+      if (row) await handle(client, { ...row, madeAt: null, problem: "" }, handler);
     });
   } catch (error) {
     await one(client, "SELECT inbox_fail_redrive($1, $2, $3)", [CONSUMER, request, clean(error)]);

@@ -202,14 +202,19 @@ fn placed(order: i64, queue: &Queue) -> Message {
 }
 
 /// Goal: the loop of the page handles what a broker delivers: copies, a handler that fails at
-/// first, a payload that is not an event, bytes that are not a message, a redrive, a lost
-/// connection, a process that is killed. Oracle: invoices, dead letters, an empty queue.
+/// first, a payload that is not an event, an event of another kind, bytes that are not a message, a
+/// redrive, a lost connection, a process that is killed. Oracle: invoices, dead letters, an empty
+/// queue.
 fn what_is_received_takes_effect_once(program: Program) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let queue = Queue::declare(program);
     let orders = [order(), order(), order(), order(), order()];
     let [first, failing, unreadable, lost, last] = orders.map(|order| placed(order, &queue));
     let unreadable = Message { payload: "no order".into(), ..unreadable };
+    // It has the fields of an order that was placed.
+    let order_cancelled = order();
+    let kind = "order.cancelled".parse().expect("a kind");
+    let cancelled = Message { kind, ..placed(order_cancelled, &queue) };
     // The handler fails while there is another invoice of this order.
     database::execute(&format!(
         "INSERT INTO invoice (message_id, order_id, customer, cents)
@@ -225,7 +230,7 @@ fn what_is_received_takes_effect_once(program: Program) {
     let first_session = session();
     queue.publish(&[&first, &first]);
     queue.publish_bytes(b"no message");
-    queue.publish(&[&unreadable, &failing, &failing]);
+    queue.publish(&[&unreadable, &cancelled, &failing, &failing]);
     let attempts = format!(
         "SELECT attempts::text FROM inbox_attempt WHERE message_id = '{}' AND attempts > 0",
         failing.id
@@ -237,6 +242,8 @@ fn what_is_received_takes_effect_once(program: Program) {
     assert_ne!(session(), first_session, "the attempt has a new session");
     assert_eq!(invoices(orders[0]), "1");
     assert_eq!(letter(&unreadable, "reason"), "rejected");
+    assert_eq!(letter(&cancelled, "reason"), "rejected");
+    assert_eq!(letter(&cancelled, "error"), "no handler for order.cancelled");
     let malformed = format!(
         "SELECT count(*)::text FROM inbox_dead_letter WHERE topic = '{}' AND reason = 'malformed'",
         queue.name
@@ -274,6 +281,7 @@ fn what_is_received_takes_effect_once(program: Program) {
     for order in orders {
         assert_eq!(invoices(order), "1", "order {order}");
     }
+    assert_eq!(invoices(order_cancelled), "0");
 }
 
 /// Goal: a database that permits logins and refuses work costs no delivery, because a quorum queue

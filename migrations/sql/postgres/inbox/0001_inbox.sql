@@ -568,6 +568,10 @@ BEGIN
     IF FOUND THEN
         DELETE FROM {schema}inbox_attempt AS a WHERE a.consumer = inbox_admit.consumer
             AND a.scope = inbox_admit.scope AND a.message_id = inbox_admit.message_id;
+        -- The proof for inbox_finish. It is gone when the transaction ends, or is rolled back to a
+        -- savepoint before this call.
+        PERFORM set_config('inbox.admitted', concat(current_setting('inbox.admitted', true),
+            format('%s %L;', inbox_admit.message_id, inbox_admit.consumer)), true);
         RETURN 'new';
     END IF;
     -- Planned each time: a plan that is kept would lock every day until the transaction ends.
@@ -587,6 +591,40 @@ $$;
 COMMENT ON FUNCTION {schema}inbox_admit(text, uuid, text, text, bytea, text, text) IS
     'admits a message to the caller''s transaction: new (have the effect), duplicate or dead_letter (do nothing), or
 why it is refused: key_reused, too_old, from_the_future, malformed';
+
+-- After the handler and before COMMIT. PostgreSQL answers the COMMIT of a failed transaction with a
+-- rollback, and one outside of a transaction with a warning: drivers report success for both. Texts
+-- have the whole error in the message, because some drivers show no hint.
+CREATE FUNCTION {schema}inbox_finish(consumer text, message_id uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    is_applied boolean;
+BEGIN
+    IF strpos(current_setting('inbox.admitted', true),
+        format('%s %L;', inbox_finish.message_id, inbox_finish.consumer)) > 0
+    THEN
+        RETURN;
+    END IF;
+    -- Planned each time, for the reason that inbox_admit has.
+    EXECUTE 'SELECT EXISTS (SELECT FROM {schema}inbox_message AS m
+        WHERE m.message_id = $1 AND m.consumer = $2 AND m.dead_letter IS NULL)'
+    INTO is_applied USING inbox_finish.message_id, inbox_finish.consumer;
+    IF is_applied THEN
+        RAISE EXCEPTION 'the transaction that admitted message % was committed before its handler returned: what it did '
+            'until then is the whole effect. A handler leaves COMMIT to its caller', inbox_finish.message_id
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    RAISE EXCEPTION 'the transaction that admitted message % was rolled back, with its effect and its record, before its '
+        'handler returned. To undo an effect, a handler raises an error or rolls back to a savepoint of its own',
+        inbox_finish.message_id USING ERRCODE = 'invalid_transaction_state';
+END
+$$;
+COMMENT ON FUNCTION {schema}inbox_finish(text, uuid) IS
+    'fails unless this transaction admitted the message, by inbox_admit or inbox_take_redrive, and still holds it. Call it
+after the handler: when it fails, roll back, count a failure, and do not acknowledge';
 
 -- An admitted message forgets its failures, and so does a dead letter.
 CREATE FUNCTION {schema}inbox_count_failure(consumer text, message_id uuid, error text, scope text DEFAULT '')
@@ -822,6 +860,8 @@ BEGIN
             AND m.dead_letter = letter.id;
         IF FOUND THEN
             ending := 'applied';
+            PERFORM set_config('inbox.admitted', concat(current_setting('inbox.admitted', true),
+                format('%s %L;', letter.message_id, letter.consumer)), true);
         ELSE
             ending := {schema}inbox_admit(letter.consumer, letter.message_id, letter.kind, letter.content_type,
                 letter.payload, letter.source, letter.scope);

@@ -54,7 +54,7 @@ GRANT EXECUTE ON FUNCTION {schema}inbox_create_days(date, date), {schema}inbox_e
 -- PUBLIC may execute these, unless default privileges of the database revoke it. They run with the
 -- rights of the caller, for consumers that do not have the library.
 GRANT EXECUTE ON FUNCTION {schema}inbox_fingerprint(text, text, bytea), {schema}inbox_generated_at(uuid),
-    {schema}inbox_admit(text, uuid, text, text, bytea, text, text),
+    {schema}inbox_admit(text, uuid, text, text, bytea, text, text), {schema}inbox_finish(text, uuid),
     {schema}inbox_count_failure(text, uuid, text, text),
     {schema}inbox_store_dead_letter(text, uuid, text, text, text, bytea, text, text, text, jsonb, text, text, text,
         text, text, text),

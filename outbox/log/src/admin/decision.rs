@@ -98,15 +98,16 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// The kind of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// See [`Decision::Requeue`].
-    Requeue,
-    /// See [`Decision::Discard`].
-    Discard,
-    /// See [`Decision::Edit`].
-    Edit,
+message::words! {
+    /// The kind of a decision.
+    pub enum Action {
+        /// See [`Decision::Requeue`].
+        Requeue = "requeue",
+        /// See [`Decision::Discard`].
+        Discard = "discard",
+        /// See [`Decision::Edit`].
+        Edit = "edit",
+    }
 }
 
 impl Action {
@@ -127,22 +128,6 @@ impl Action {
     /// Returns the part of an error that says for which retrying entries the action is possible.
     fn condition(self) -> &'static str {
         if self.takes_any_cause() { "" } else { ", and only where an operator has to act (cause operator)" }
-    }
-
-    /// Returns the lower-case word that the audit stores.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Requeue => "requeue",
-            Self::Discard => "discard",
-            Self::Edit => "edit",
-        }
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

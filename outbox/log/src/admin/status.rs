@@ -22,6 +22,9 @@ pub struct RelayStatus {
     pub standbys: Option<u64>,
     /// Time since its last checkpoint.
     pub checkpoint_age: Duration,
+    /// Time since the lease was first taken after that checkpoint; `None` if it was not: the holder
+    /// has stored it.
+    pub taken_for: Option<Duration>,
     /// Its position in the log.
     pub cursor: Cursor,
     /// The error that keeps its messages from the broker, or did so when it last ran.
@@ -122,6 +125,12 @@ pub struct Holder {
     pub expires_in: Option<Duration>,
     /// Time since the lease expired, by the database's clock; `None` while it has not.
     pub expired_for: Option<Duration>,
+}
+
+/// Returns how long ago the lease was first taken after a checkpoint of this age, according to the
+/// stored cursor.
+pub(crate) fn taken_for(cursor: &str, checkpoint_age: Duration) -> Option<Duration> {
+    Some(checkpoint_age.saturating_sub(crate::stored::read_taken_after(cursor)?))
 }
 
 impl Holder {

@@ -11,7 +11,7 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// A session for one query or decision. It is closed properly when it is dropped: otherwise the
 /// server logs `Connection reset by peer` for each encrypted connection that disappears.
-pub(super) struct Brief(Option<PgConnection>);
+pub(crate) struct Brief(Option<PgConnection>);
 
 impl Brief {
     pub(super) fn new(connection: PgConnection) -> Self {

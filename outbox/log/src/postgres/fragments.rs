@@ -1,4 +1,4 @@
-//! Parts of statements: the columns of rows, and conditions that several statements have.
+//! Parts of statements: conditions and subqueries that several statements have.
 
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
@@ -72,49 +72,16 @@ pub(super) const WAS_EDITED: &str = concat!(
     " FROM {schema}outbox_audit AS a WHERE a.relay = $1 AND a.message_id = {of}.message_id)"
 );
 
-/// The columns of a message, for [`BOUNDED`].
-pub(super) const COLUMNS: &str = "m.id, m.message_id, m.topic, m.key, m.kind, m.content_type,
-    {headers} AS headers, {unbounded} AS unbounded, {trace}, m.payload, m.enqueued_at,
-    extract(epoch FROM m.deliver_at - clock_timestamp())::float8 AS deliver_in";
-
-/// The columns of rows `run` in the order in which `row::read` takes them, then the lengths.
-/// Payload and headers are included only when `is_short` holds: this keeps rows of any size out of
-/// the relay's memory. The length of a payload is known without fetching it from its TOAST table.
-pub(super) const BOUNDED: &str = "run.id, run.message_id, run.topic, run.key, run.kind, run.content_type,
-    CASE WHEN {is_short} THEN run.headers END AS headers, run.traceparent, run.tracestate,
-    CASE WHEN {is_short} THEN run.payload END AS payload, run.enqueued_at, run.deliver_in,
-    octet_length(run.payload) AS payload_bytes, {headers_bytes} AS headers_bytes";
-
-/// The headers of `of` as text, unless [`UNBOUNDED`]. A subquery with LIMIT or OFFSET around it
-/// keeps the server from producing the text more than once.
-pub(super) const HEADERS: &str = "CASE WHEN NOT {unbounded} THEN {of}.headers::text END";
-
-/// Whether headers as text may be longer than the server can write (1 GiB): an escape makes six
-/// bytes of one. Stored headers are compressed by less than 256 to 1, and their stored size is
-/// known without reading them.
-pub(super) const UNBOUNDED: &str = "(coalesce(pg_column_size({of}.headers), 0) > 262144
-    AND pg_column_size({of}.headers || '{}'::jsonb) > 134217728)";
-
-/// The bytes of headers as text and of the trace state; more than `HEADERS_BYTES_MAX` where the
-/// text is not produced.
-pub(super) const HEADERS_BYTES: &str = "(CASE WHEN run.unbounded THEN 1073741824 ELSE
-    coalesce(octet_length(run.headers), 0) + coalesce(octet_length(run.tracestate), 0) END)";
-
-/// The trace context of `of`, if its length is valid: an invalid one is left out.
-pub(super) const TRACE: &str = "CASE WHEN octet_length({of}.traceparent) <= 64
-        AND coalesce(octet_length({of}.tracestate), 0) <= 8192 THEN {of}.traceparent END AS traceparent,
-    CASE WHEN octet_length({of}.tracestate) <= 8192 THEN {of}.tracestate END AS tracestate";
-
 /// The content of the entry with the id `copied` that relay $3 has parked: its copy, or the row of
 /// the log if that was too large to be copied. Without a segment of the log, a missing row does not
 /// count as deleted: then the statement fails on purpose ([`WHOLE`]). That is decided before the
 /// log is searched.
 pub(super) const COPY: &str = "
-    (SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_parked
+    (SELECT {content} FROM {schema}outbox_parked
     WHERE relay = $3 AND shard = 0 AND id = {copied} AND payload IS NOT NULL LIMIT 1)
     UNION ALL
     (SELECT stored.* FROM (SELECT {whole} AS is_whole OFFSET 0) AS log CROSS JOIN LATERAL (
-        SELECT kind, content_type, headers, traceparent, tracestate, payload, enqueued_at FROM {schema}outbox_message
+        SELECT {content} FROM {schema}outbox_message
         WHERE log.is_whole AND id >= {copied} AND id <= {copied} AND message_id = {message_id} AND {same_segment}
         ORDER BY id LIMIT 1) AS stored)
     LIMIT 1";

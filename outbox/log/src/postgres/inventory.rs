@@ -10,7 +10,7 @@ use crate::postgres::{admin, entries, facts, fragments, rebase, reconcile, reten
 pub const ONE_PLAN: &str = ONE_PLAN_HERE;
 
 /// Statements that are constants of their modules.
-const CONSTANTS: [(&str, &str); 22] = [
+const CONSTANTS: [(&str, &str); 21] = [
     ("admin.RELAYS", admin::statements::RELAYS),
     ("admin.PROCESSES", admin::statements::PROCESSES),
     ("admin.PRESENT", admin::statements::PRESENT),
@@ -24,7 +24,6 @@ const CONSTANTS: [(&str, &str); 22] = [
     ("admin.OVERDUE", admin::statements::OVERDUE),
     ("admin.REQUEUE", admin::statements::REQUEUE),
     ("admin.DISCARD", admin::statements::DISCARD),
-    ("admin.EDIT", admin::statements::EDIT),
     ("admin.AUDIT", admin::statements::AUDIT),
     ("entries.FIRSTS", entries::statements::FIRSTS),
     ("entries.IDENTITY", entries::statements::IDENTITY),

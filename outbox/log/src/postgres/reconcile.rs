@@ -12,9 +12,9 @@ use sqlx::{Executor as _, PgConnection, Postgres, Row as _};
 
 use crate::entries::Labels;
 use crate::postgres::facts;
-use crate::postgres::fragments::{DISCARDED, LABELS, PASSED, SAME_SEGMENT, UNBOUNDED, WAS_EDITED};
+use crate::postgres::fragments::{DISCARDED, LABELS, PASSED, SAME_SEGMENT, WAS_EDITED};
 use crate::postgres::mark::PgMark;
-use crate::postgres::row::text;
+use crate::postgres::row::{UNBOUNDED, text};
 use crate::postgres::store::ONE_PLAN_HERE;
 use crate::read_only::begin;
 use crate::reconcile::rows::{Row, Rows, stage};

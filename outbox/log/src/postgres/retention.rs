@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use tokio::time::Instant;
 
 use crate::admin::entry::due;
-use crate::failure::within;
+use crate::operators::Operators as _;
 use crate::postgres::brief::Brief;
 use crate::postgres::fragments::HOLDER;
 use crate::postgres::in_use::is_in_use;
@@ -52,10 +52,8 @@ impl PostgresLog {
     async fn list(&self, connection: &mut PgConnection, keep: Duration) -> Result<Vec<Segment>, LogError> {
         let statement = self.render(LIST);
         let query = sqlx::query(&statement).bind(keep.as_secs_f64()).fetch_all(connection);
-        let rows = within(self.options.call_timeout, async {
-            query.await.map_err(LogError::during("describe the segments"))
-        })
-        .await?;
+        let rows =
+            self.limited(async { query.await.map_err(LogError::during("describe the segments")) }).await?;
         rows.iter().map(|row| segment(row).map_err(LogError::during("read a segment"))).collect()
     }
 
@@ -65,7 +63,7 @@ impl PostgresLog {
     async fn ahead(&self, connection: &mut PgConnection) -> Result<Duration, LogError> {
         let query = sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(connection);
         let read = async { query.await.map_err(LogError::during("read the server's clock")) };
-        let server: OffsetDateTime = within(self.options.call_timeout, read).await?;
+        let server: OffsetDateTime = self.limited(read).await?;
         Ok(ahead(server, OffsetDateTime::now_utc()))
     }
 
@@ -80,7 +78,7 @@ impl PostgresLog {
         loop {
             let query = sqlx::query_as(&statement).bind(relay.as_str()).fetch_optional(&mut *connection);
             let read = async { query.await.map_err(LogError::during("find out who holds the lease")) };
-            match vigil.decide(within(self.options.call_timeout, read).await?, Instant::now()) {
+            match vigil.decide(self.limited(read).await?, Instant::now()) {
                 Life::Over(held) => return Ok(held),
                 Life::Alive { holder } => {
                     return Err(ForgetError::Leading { relay: relay.to_string(), holder, discarded: 0 });
@@ -103,8 +101,7 @@ impl PostgresLog {
                 .bind(number)
                 .bind(keep.as_secs_f64())
                 .fetch_one(&mut *connection);
-            let answer: Result<Option<String>, sqlx::Error> =
-                within(self.options.call_timeout, async { Ok(query.await) }).await?;
+            let answer: Result<Option<String>, sqlx::Error> = self.limited(async { Ok(query.await) }).await?;
             match answer {
                 Ok(reason) => return Ok(reason.map(|reason| held_back(&reason, None))),
                 Err(error) if !is_in_use(&error) => return Err(LogError::during("empty a segment")(error)),
@@ -211,8 +208,7 @@ impl LogRetention for PostgresLog {
             .bind(keep.as_secs_f64())
             .bind(DECISIONS_AT_ONCE)
             .fetch_one(&mut *connection);
-        let gone: Result<i64, sqlx::Error> =
-            within(self.options.call_timeout, async { Ok(query.await) }).await?;
+        let gone: Result<i64, sqlx::Error> = self.limited(async { Ok(query.await) }).await?;
         match gone {
             Ok(gone) => Ok(gone.unsigned_abs()),
             // It is retried on the next call.
@@ -234,9 +230,7 @@ impl LogRetention for PostgresLog {
                 .bind(over.as_ref().map(|held| held.epoch))
                 .bind(over.as_ref().map(|held| held.until.as_str()))
                 .fetch_one(&mut *connection);
-            let answer = within(self.options.call_timeout, async {
-                query.await.map_err(LogError::during("forget the relay"))
-            });
+            let answer = self.limited(async { query.await.map_err(LogError::during("forget the relay")) });
             let (outcome, holder, parked): (String, Option<String>, Option<i64>) = answer.await?;
             let parked = parked.unwrap_or_default().unsigned_abs();
             let holder = holder.unwrap_or_default();

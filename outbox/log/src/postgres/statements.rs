@@ -1,8 +1,10 @@
 //! The SQL of the reader and the checkpoint store, rendered once per log.
 
 use crate::postgres::fragments::{
-    BOUNDED, COLUMNS, COPY, GIVEN_OUT, HEADERS, HEADERS_BYTES, HOLDER, PRESENT_RUN, SAME_SEGMENT, TRACE,
-    UNBOUNDED, WHOLE, with_last_error,
+    COPY, GIVEN_OUT, HOLDER, PRESENT_RUN, SAME_SEGMENT, WHOLE, with_last_error,
+};
+use crate::postgres::row::{
+    BOUNDED, COLUMNS, CONTENT, CONTENT_IF_IT_FITS, COPIED_BYTES, HEADERS, HEADERS_BYTES, TRACE, UNBOUNDED,
 };
 
 migrations::statements! {
@@ -43,8 +45,11 @@ migrations::statements! {
                 FROM chosen CROSS JOIN LATERAL (SELECT * FROM {schema}outbox_exception
                     WHERE relay = $3 AND shard = 0 AND id = chosen.id LIMIT 1) AS e
                 LEFT JOIN LATERAL ({copy}) AS p ON true OFFSET 0)
-            SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY {order}";
+            SELECT {bounded}, run.state, run.attempts, run.place FROM run ORDER BY place, id";
         copy = COPY;
+        content = CONTENT;
+        content_if_it_fits = CONTENT_IF_IT_FITS;
+        copied_bytes = COPIED_BYTES;
         // Maximum bytes of one copied content, and of all in one checkpoint: 16 MiB and 64 MiB.
         copy_max = "16777216";
         copies_max = "67108864";
@@ -158,7 +163,6 @@ migrations::statements! {
         chosen = "{due_places}",
         states = "state IN ('scheduled', 'discarded')",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// Retrying exceptions, with the parameters of `due`.
     retried(
@@ -168,29 +172,30 @@ migrations::statements! {
         chosen = "{due_places}",
         states = "state = 'retrying'",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// Retrying exceptions that are due: $4 ids of probes, and what operators requeued with their
-    /// last 100 decisions; $5 run of the server, and the other parameters of `due`. LIMIT 1 keeps
-    /// the planner from the index of what is due, in which each id would be searched for, and pairs
+    /// last 100 decisions; $5 run of the server, and the other parameters of `due`. Probes come
+    /// first: what was requeued stays due while it is in the relay's memory. LIMIT 1 keeps the
+    /// planner from the index of what is due, in which each id would be searched for, and pairs
     /// from sorting all decisions of the relay.
     first(
         of = "p",
         message_id = "e.message_id",
         copied = "chosen.id",
-        chosen = "SELECT e.id, e.due_at AS place FROM (
-                SELECT id FROM unnest($4::bigint[]) AS probe(id)
-                UNION SELECT id FROM (SELECT id, action FROM {schema}outbox_audit
+        chosen = "SELECT e.id, e.due_at - CASE WHEN asked.is_probe THEN interval '1000 years' ELSE interval '0' END
+                AS place FROM (
+                SELECT id, bool_or(is_probe) AS is_probe FROM (
+                SELECT id, true AS is_probe FROM unnest($4::bigint[]) AS probe(id)
+                UNION ALL SELECT id, false FROM (SELECT id, action FROM {schema}outbox_audit
                     WHERE (relay COLLATE \"POSIX\", seq) >= ($3, 0)
                         AND (relay COLLATE \"POSIX\", seq) <= ($3, 9223372036854775807)
                     ORDER BY relay COLLATE \"POSIX\" DESC, seq DESC LIMIT 100) AS decision
-                WHERE action = 'requeue') AS asked
+                WHERE action = 'requeue') AS named GROUP BY id) AS asked
             CROSS JOIN LATERAL (SELECT id, due_at, state FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND id = asked.id LIMIT 1) AS e
             WHERE e.state = 'retrying' AND e.due_at <= statement_timestamp() AND {same_run}
-            ORDER BY e.due_at, e.id LIMIT $1::bigint + 1",
+            ORDER BY place, e.id LIMIT $1::bigint + 1",
         run = "$5",
-        order = "place, id",
     ) = "{exceptions}";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
     next_retried(states = "state = 'retrying'") = "{next_place}";
@@ -209,7 +214,6 @@ migrations::statements! {
                     AND ({queue}, id) <= (asked.queue, 9223372036854775807) AND {same_run}
                 ORDER BY {queue}, id LIMIT $1::bigint) AS held",
         run = "$6",
-        order = "place, id",
     ) = "{exceptions}";
     /// $1 relay, $2 after this name, $3 queues, $4 run of the server. Steps from queue to queue
     /// through the index, however many entries each of them holds.
@@ -231,7 +235,8 @@ migrations::statements! {
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
     /// that is over although its end lies in the future, or null; $7 the application name of the
     /// session that holds it. Uses the database's clock only. Even the same holder gets a new
-    /// epoch, which fences off its earlier writes.
+    /// epoch, which fences off its earlier writes. Stores beside the cursor how old the last
+    /// checkpoint was when the lease was first taken after it; the next checkpoint removes this.
     acquire = "
         INSERT INTO {schema}outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES ($1, 1, $2, clock_timestamp() + make_interval(secs => $3), $3, $4)
@@ -240,7 +245,9 @@ migrations::statements! {
             holder = EXCLUDED.holder,
             taken_from = nullif(r.holder, EXCLUDED.holder),
             lease_until = clock_timestamp() + make_interval(secs => $3),
-            lease_seconds = $3
+            lease_seconds = $3,
+            cursor = (jsonb_build_object('taken_after',
+                extract(epoch FROM clock_timestamp() - r.checkpoint_at)::float8) || r.cursor::jsonb)::text
         WHERE r.holder IS NULL OR r.holder = EXCLUDED.holder OR r.lease_until <= clock_timestamp()
             OR (r.epoch = $5 AND r.lease_until = $6::text::timestamptz)
         RETURNING epoch, cursor, taken_from, set_config('application_name', $7, false)";
@@ -324,17 +331,13 @@ migrations::statements! {
             WHERE CASE WHEN c.id > 0 THEN {whole} END),
         copied AS (
             INSERT INTO {schema}outbox_parked
-                (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-            SELECT relay, id, kind, content_type, CASE WHEN fits THEN headers END,
-                CASE WHEN fits THEN traceparent END, CASE WHEN fits THEN tracestate END,
-                CASE WHEN fits THEN payload END, enqueued_at
+                (relay, id, {content})
+            SELECT relay, id, {content_if_it_fits}
             FROM (
                 SELECT measured.*, bytes <= {copy_max} AND sum(bytes) FILTER (WHERE bytes <= {copy_max})
                     OVER (ROWS UNBOUNDED PRECEDING) <= {copies_max} AS fits
                 FROM (
-                    SELECT changed.relay, changed.id, m.kind, m.content_type, m.headers, m.traceparent, m.tracestate,
-                        m.payload, m.enqueued_at, octet_length(m.payload)::bigint + coalesce(pg_column_size(m.headers), 0)
-                            + coalesce(octet_length(m.traceparent), 0) + coalesce(octet_length(m.tracestate), 0) AS bytes
+                    SELECT changed.relay, changed.id, {content}, {copied_bytes} AS bytes
                     FROM changed CROSS JOIN LATERAL (
                         SELECT * FROM {schema}outbox_message
                         WHERE id >= changed.id AND id <= changed.id AND message_id = changed.message_id

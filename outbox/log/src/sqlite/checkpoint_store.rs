@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use message::MessageId;
 use sqlx::{Connection, SqliteConnection};
+use tokio::time::Instant;
 
 use crate::changes::Changes;
 use crate::entry::EntryId;
@@ -14,6 +15,7 @@ use crate::failure::gone;
 use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 use crate::sqlite::file::OpenedFile;
 use crate::sqlite::mark::id_of;
+use crate::sqlite::rest::Rest;
 use crate::sqlite::statements::SQL;
 use crate::watch::Watch;
 use crate::{BrokerTrouble, CheckpointStore, Cursor, LogError, Mark, stored};
@@ -29,6 +31,7 @@ pub(super) struct SqliteCheckpointStore {
     pub(super) watch: Watch<i64>,
     /// As it was last recorded.
     pub(super) trouble: Option<BrokerTrouble>,
+    pub(super) rest: Rest,
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -176,7 +179,10 @@ impl CheckpointStore for SqliteCheckpointStore {
         changes: &[ExceptionChange],
     ) -> Result<Fenced, LogError> {
         let failed = || LogError::during("write the checkpoint");
+        self.rest.before(changes.len()).await;
         let mut tx = self.connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let since = Instant::now();
+        let changed = changes.len();
         let done = sqlx::query(&SQL.checkpoint)
             .bind(self.relay.as_str())
             .bind(epoch)
@@ -200,6 +206,7 @@ impl CheckpointStore for SqliteCheckpointStore {
             }
         }
         tx.commit().await.map_err(failed())?;
+        self.rest.after(changed, since);
         Ok(Fenced::Held)
     }
 

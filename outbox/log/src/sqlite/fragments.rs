@@ -1,4 +1,4 @@
-//! Parts of statements: conditions and columns that several statements have.
+//! Parts of statements: conditions that several statements have.
 
 use crate::decided::{ends_with_a_discard, has_an_edit, was_edited};
 
@@ -25,17 +25,6 @@ macro_rules! with_last_error {
     };
 }
 pub(super) use with_last_error;
-
-/// Whether the content of a row of the log is too large to be copied when it is parked (above 1
-/// MiB).
-pub(super) const IS_LARGE: &str =
-    "(octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(tracestate), 0)
-        + coalesce(octet_length(traceparent), 0) > 1048576)";
-
-/// The trace context of a row of the log, if its length is valid: an invalid one is left out.
-pub(super) const TRACE: &str = "CASE WHEN octet_length(traceparent) <= 64
-        AND coalesce(octet_length(tracestate), 0) <= 8192 THEN traceparent END AS traceparent,
-    CASE WHEN octet_length(tracestate) <= 8192 THEN tracestate END AS tracestate";
 
 /// True where the last decision of relay ?1 about the message of row `of` was to discard it.
 pub(super) const DISCARDED: &str = concat!(

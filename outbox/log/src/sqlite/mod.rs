@@ -18,6 +18,7 @@ mod plans;
 mod properties;
 mod reader;
 mod reconcile;
+mod rest;
 mod retention;
 mod row;
 mod statements;

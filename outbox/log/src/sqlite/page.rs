@@ -17,9 +17,7 @@ pub(super) async fn take(
     let (mut count, mut bytes) = (0, 0);
     while let Some(row) = rows.try_next().await.map_err(LogError::during("read entries"))? {
         let columns = columns(&row)?;
-        // Content that is too large was not read and counts as empty.
-        bytes += columns.payload.len() + columns.headers.map_or(0, <[u8]>::len);
-        bytes += columns.tracestate.map_or(0, <[u8]>::len);
+        bytes += columns.bytes_read();
         if count > 0 && (count >= limit.entries_max || bytes > limit.bytes_max) {
             return Ok(false);
         }

@@ -4,30 +4,12 @@ use std::sync::LazyLock;
 
 use outbox::sqlite::clock::NOW;
 
-use crate::sqlite::fragments::{IS_LARGE, TRACE, with_last_error};
-
-// Headers, trace and payload of a parked entry, from its copy `p` or its row `m`. The length is
-// that of a column: to find the length of an expression, SQLite would read the value.
-const PARKED_HEADERS: &str = "coalesce(p.headers, m.headers)";
-const PARKED_HEADERS_BYTES: &str = "coalesce(octet_length(p.headers), octet_length(m.headers), 0)";
-const PARKED_TRACE: &str =
-    "CASE WHEN coalesce(octet_length(p.traceparent), octet_length(m.traceparent)) <= 64
-        AND coalesce(octet_length(p.tracestate), octet_length(m.tracestate), 0) <= 8192
-        THEN coalesce(p.traceparent, m.traceparent) END AS traceparent,
-    CASE WHEN coalesce(octet_length(p.tracestate), octet_length(m.tracestate)) <= 8192
-        THEN coalesce(p.tracestate, m.tracestate) END AS tracestate";
-const PARKED_PAYLOAD: &str = "coalesce(p.payload, m.payload, x'')";
-const PARKED_PAYLOAD_BYTES: &str = "coalesce(octet_length(p.payload), octet_length(m.payload), 0)";
+use crate::sqlite::fragments::with_last_error;
+use crate::sqlite::row::{COLUMNS, CONTENT, IS_LARGE, PARKED_COLUMNS};
 
 migrations::statements! {
     parts {
         now = NOW;
-        // The content of a row of the log.
-        headers = "headers";
-        headers_bytes = "coalesce(octet_length(headers), 0)";
-        trace = TRACE;
-        payload = "payload";
-        payload_bytes = "octet_length(payload)";
         // Due exceptions in certain `states`, each of which has its own index.
         due_exceptions = "{exceptions} AND e.{states} AND e.due_at <= {now} AND (e.due_at, e.id) > (?2, ?3)
             ORDER BY e.due_at, e.id LIMIT ?4";
@@ -36,20 +18,14 @@ migrations::statements! {
             AND {states} AND (due_at, id) > (?2, ?3) ORDER BY due_at, id LIMIT 1";
         // An exception with its copy, or with its row of the log if that was too large to be
         // copied. These are LEFT JOINs because an exception without either must be seen.
-        exceptions = "SELECT e.id, e.message_id, e.topic, e.key, coalesce(p.kind, m.kind) AS kind,
-                coalesce(p.content_type, m.content_type, '') AS content_type, {bounded},
-                coalesce(p.enqueued_at, m.enqueued_at) AS enqueued_at, NULL AS deliver_in, e.state, e.attempts, e.due_at
+        exceptions = "SELECT {parked_columns}, e.state, e.attempts, e.due_at
             FROM outbox_exception AS e LEFT JOIN outbox_parked AS p
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
             WHERE e.relay = ?1 AND e.shard = 0";
-        // Contents and lengths. Payload and headers are included only when they are not longer than
-        // the relay accepts: this keeps rows of any size out of its memory. SQLite knows the length
-        // of a column without reading it.
-        // Comes after the parts that it names, so that a statement's own parts take precedence.
-        bounded = "CASE WHEN {headers_bytes} <= {headers_max} THEN {headers} END AS headers, {trace},
-            CASE WHEN {payload_bytes} <= {payload_max} THEN {payload} END AS payload,
-            {payload_bytes} AS payload_bytes, {headers_bytes} AS headers_bytes";
+        columns = COLUMNS;
+        parked_columns = PARKED_COLUMNS;
+        content = CONTENT;
         is_large = IS_LARGE;
         with_last_error = with_last_error!("error = excluded.error");
         // The queue of a held entry, in the form of its index.
@@ -62,63 +38,36 @@ migrations::statements! {
     /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 maximum bytes of a payload and ?5 of headers to
     /// read.
     page(payload_max = "?4", headers_max = "?5") = "
-        SELECT id, message_id, topic, key, kind, content_type, {bounded}, enqueued_at,
-            (deliver_at - {now}) / 1e6 AS deliver_in
-        FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
+        SELECT {columns} FROM outbox_message WHERE id > ?1 AND id <= ?2 ORDER BY id LIMIT ?3";
     /// Scheduled and discarded exceptions. ?1 relay, ?2 and ?3 after this time and id, ?4 rows, ?5
     /// maximum bytes of a payload and ?6 of headers to read.
     due(
         states = "state IN ('scheduled', 'discarded')",
         payload_max = "?5",
         headers_max = "?6",
-        headers = PARKED_HEADERS,
-        headers_bytes = PARKED_HEADERS_BYTES,
-        trace = PARKED_TRACE,
-        payload = PARKED_PAYLOAD,
-        payload_bytes = PARKED_PAYLOAD_BYTES,
     ) = "{due_exceptions}";
     /// Retrying exceptions, with the parameters of `due`.
     retried(
         states = "state = 'retrying'",
         payload_max = "?5",
         headers_max = "?6",
-        headers = PARKED_HEADERS,
-        headers_bytes = PARKED_HEADERS_BYTES,
-        trace = PARKED_TRACE,
-        payload = PARKED_PAYLOAD,
-        payload_bytes = PARKED_PAYLOAD_BYTES,
     ) = "{due_exceptions}";
     /// Retrying exceptions that are due: ?2 ids of probes as a JSON array, and what operators
-    /// requeued with their last 100 decisions. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and
-    /// ?5 of headers to read. The plus sign keeps SQLite from the index of what is due.
-    first(
-        payload_max = "?4",
-        headers_max = "?5",
-        headers = PARKED_HEADERS,
-        headers_bytes = PARKED_HEADERS_BYTES,
-        trace = PARKED_TRACE,
-        payload = PARKED_PAYLOAD,
-        payload_bytes = PARKED_PAYLOAD_BYTES,
-    ) = "
+    /// requeued with their last 100 decisions. Probes come first: what was requeued stays due while
+    /// it is in the relay's memory. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and ?5 of
+    /// headers to read. The plus sign keeps SQLite from the index of what is due.
+    first(payload_max = "?4", headers_max = "?5") = "
         {exceptions} AND e.id IN (SELECT value FROM json_each(?2)
             UNION SELECT id FROM (SELECT id, action FROM outbox_audit
                 WHERE relay = ?1 ORDER BY seq DESC LIMIT 100)
             WHERE action = 'requeue')
             AND +e.state = 'retrying' AND e.due_at <= {now}
-        ORDER BY e.due_at, e.id LIMIT ?3";
+        ORDER BY e.id NOT IN (SELECT value FROM json_each(?2)), e.due_at, e.id LIMIT ?3";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
     next_retried(states = "state = 'retrying'") = "{next_place}";
     /// ?1 relay, ?2 queue, ?3 from this id, ?4 rows, ?5 maximum bytes of a payload and ?6 of
     /// headers to read.
-    held(
-        payload_max = "?5",
-        headers_max = "?6",
-        headers = PARKED_HEADERS,
-        headers_bytes = PARKED_HEADERS_BYTES,
-        trace = PARKED_TRACE,
-        payload = PARKED_PAYLOAD,
-        payload_bytes = PARKED_PAYLOAD_BYTES,
-    ) = "
+    held(payload_max = "?5", headers_max = "?6") = "
         {exceptions} AND e.state = 'held' AND coalesce('k' || e.key, 't' || e.topic) = ?2 AND e.id >= ?3
         ORDER BY e.id LIMIT ?4";
     /// ?1 relay, ?2 after this name, ?3 queues. Steps from queue to queue through the index,
@@ -142,13 +91,15 @@ migrations::statements! {
         FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
     /// lease that is over although its end lies in the future, or null. Even the same holder gets a
-    /// new epoch, which fences off its earlier writes.
+    /// new epoch, which fences off its earlier writes. Stores beside the cursor how old the last
+    /// checkpoint was when the lease was first taken after it; the next checkpoint removes this.
     acquire = "
         INSERT INTO outbox_relay AS r (relay, epoch, holder, lease_until, lease_seconds, cursor)
         VALUES (?1, 1, ?2, {now} + ?3, ?3 / 1e6, ?4)
         ON CONFLICT (relay, shard) DO UPDATE SET epoch = r.epoch + 1, holder = excluded.holder,
             taken_from = nullif(r.holder, excluded.holder), lease_until = excluded.lease_until,
-            lease_seconds = excluded.lease_seconds
+            lease_seconds = excluded.lease_seconds,
+            cursor = json_insert(r.cursor, '$.taken_after', ({now} - r.checkpoint_at) / 1e6)
         WHERE r.holder IS NULL OR r.holder = excluded.holder OR r.lease_until <= {now}
             OR (r.epoch = ?5 AND r.lease_until = ?6)
         RETURNING epoch, cursor, taken_from";
@@ -182,10 +133,9 @@ migrations::statements! {
     /// copies in the memory of this process. The row of a large entry stays in the log, and
     /// retention keeps it.
     copy = "
-        INSERT INTO outbox_parked
-            (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-        SELECT ?1, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at
-        FROM outbox_message WHERE id = ?2 AND NOT {is_large} ON CONFLICT (relay, shard, id) DO NOTHING";
+        INSERT INTO outbox_parked (relay, id, {content})
+        SELECT ?1, id, {content} FROM outbox_message WHERE id = ?2 AND NOT {is_large}
+        ON CONFLICT (relay, shard, id) DO NOTHING";
     /// ?1 relay, then the columns of one exception; ?8 due in microseconds. A scheduled entry is
     /// due at its message's own time. A discarded entry stays discarded: the relay may still change
     /// it from memory, and reads the decision afterwards. A different message under its id is still

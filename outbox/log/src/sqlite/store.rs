@@ -15,6 +15,7 @@ use crate::sqlite::checkpoint_store::SqliteCheckpointStore;
 use crate::sqlite::file::OpenedFile;
 use crate::sqlite::options::in_memory;
 use crate::sqlite::reader::SqliteReader;
+use crate::sqlite::rest::Rest;
 use crate::sqlite::tables;
 use crate::tables::Tables;
 use crate::watch::Watch;
@@ -106,6 +107,7 @@ impl LogStore for SqliteLog {
             holder: holder.to_owned(),
             watch: Watch::default(),
             trouble: None,
+            rest: Rest::default(),
         }))
     }
 }

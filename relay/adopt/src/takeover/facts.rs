@@ -1,11 +1,12 @@
 //! The old table according to the catalogs of a database. Reads only.
 
+use outbox::ENQUEUED;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::roles::{self, EXECUTED, INSERTED};
+use super::roles::{self, EXECUTED};
 use super::sql::{MARK_TRIGGER, TRIGGER, UPDATE_TRIGGER};
 use crate::adoption::{Adoption, WhenSent};
 
@@ -238,7 +239,7 @@ impl Facts {
         let user = sqlx::query_scalar("SELECT current_user::text").fetch_one(&mut *connection).await?;
         let home = sqlx::query_scalar(HOME)
             .bind(outbox)
-            .bind(INSERTED)
+            .bind(ENQUEUED)
             .bind(&EXECUTED[..])
             .fetch_all(&mut *connection)
             .await?;

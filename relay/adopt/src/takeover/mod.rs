@@ -10,7 +10,7 @@
 //! | `rows` | whether the rows can be handed over |
 //! | `sql` | the statements, for running and for printing |
 //! | `values` | the parts of a message, as SQL on a row |
-//! | `leader` | the relay that publishes while a table is handed over |
+//! | `leader` | the relays that publish while a table is handed over |
 //! | `lock` | the lock that both directions take |
 //! | `slots` | whether Debezium has received everything from before |
 //! | `finding` | the check of `relay doctor` |
@@ -48,6 +48,7 @@ use crate::adoption::Adoption;
 use call::{Limit, begin, failed, run};
 use facts::Facts;
 pub use finding::finding;
+use leader::{Leader, Leaders};
 pub use slots::Slot;
 use sql::{Place, Remembered, Sql};
 pub use status::{AdoptState, AdoptStatus, LackingRole};
@@ -146,7 +147,11 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
         return Ok(old.outcome("unchanged"));
     }
     roles::producers(&old.adoption, &facts)?;
-    old.check_relay(&mut connection, &facts).await?;
+    let mut leaders = old.leaders();
+    if old.leaves(&facts) {
+        let leader = leaders.find(&mut connection, old.limit()).await?;
+        refuse(leader, "stop the relay")?;
+    }
 
     let limit = old.limit().with_lock(timeout);
     let mut tx = limit.short(begin(&mut connection)).await?;
@@ -159,6 +164,11 @@ pub async fn over(old: &OldTable, signed: &Signed, timeout: Duration) -> Result<
     let is_whole = old.is_whole(&facts, &place);
     if is_whole && !old.waits(&mut tx, &place).await? {
         return Ok(old.outcome("unchanged"));
+    }
+    if old.leaves(&facts) {
+        // A relay may have been started or resumed while the lock was waited for.
+        let leader = leaders.find_at_once(&mut tx, limit).await?;
+        refuse(leader, "nothing has changed; stop the relay")?;
     }
     let sql = Sql { adoption: &old.adoption, place: &place };
     let replaces = facts.trigger().is_some();
@@ -329,22 +339,11 @@ impl OldTable {
         Remembered { lsn: lsn.filter(|_| publication.is_some()), publication }
     }
 
-    /// Returns an error while a relay publishes and Debezium still has earlier rows.
-    async fn check_relay(&self, connection: &mut PgConnection, facts: &Facts) -> Result<(), OperateError> {
-        if !self.leaves(facts) {
-            return Ok(());
-        }
+    /// Returns the relays of the outbox, none of which may publish while Debezium still has earlier
+    /// rows.
+    fn leaders(&self) -> Leaders {
         let schema = self.tables.options.schema.as_ref();
-        let statement = migrations::Template::new(leader::LEADER).schema(schema).render();
-        let leading = leader::holder(connection, &statement, self.pipeline.as_str(), self.limit()).await?;
-        let Some(holder) = leading else { return Ok(()) };
-        let text = format!(
-            "the relay {} is running ({holder}): new rows would overtake earlier ones",
-            self.pipeline
-        );
-        let help = "Debezium must first publish all old rows: stop the relay or run `relay pause --all` \
-                    until `relay adopt status` shows that the slot is through";
-        Err(check::conflict(text, help))
+        Leaders::new(migrations::Template::new(leader::LEADERS).schema(schema).render())
     }
 
     async fn finish(
@@ -380,6 +379,18 @@ impl OldTable {
             also_published_by: Vec::new(),
         }
     }
+}
+
+/// Returns an error if a relay publishes. `remedy` is the beginning of the error's help.
+fn refuse(leader: Option<Leader>, remedy: &str) -> Result<(), OperateError> {
+    let Some(Leader { relay, holder, is_paused }) = leader else { return Ok(()) };
+    let pause = if is_paused { "was paused only just now" } else { "is running" };
+    let text = format!("the relay {relay} {pause} ({holder}): new rows would overtake earlier ones");
+    let help = format!(
+        "{remedy} or run `relay pause --all --pipeline {relay}` until `relay adopt status` shows that the slot is \
+         through: Debezium must first publish all old rows"
+    );
+    Err(check::conflict(text, &help))
 }
 
 /// Returns the publication that the table joins again. It may already be there: Debezium adds the

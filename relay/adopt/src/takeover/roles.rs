@@ -1,15 +1,12 @@
 //! The roles that insert rows into the old table, and the rights that they lack.
 
 use operate::OperateError;
+use outbox::ENQUEUED;
 use sqlx::PgConnection;
 
 use super::check::quoted;
 use super::facts::Facts;
 use crate::adoption::Adoption;
-
-/// The columns that `outbox_enqueue` writes and that a producer must be able to insert.
-pub(super) const INSERTED: &str = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, \
-                                   payload, deliver_at";
 
 /// The functions that a producer must be able to execute: the trigger calls the first one with the
 /// producer's rights, and that one calls the others. `PUBLIC` may execute them, unless default
@@ -75,7 +72,7 @@ pub(super) async fn not_appending(
     table: i64,
     schema: &str,
 ) -> Result<Vec<String>, sqlx::Error> {
-    let query = sqlx::query_scalar(NOT_APPENDING).bind(table).bind(schema).bind(INSERTED).bind(&EXECUTED[..]);
+    let query = sqlx::query_scalar(NOT_APPENDING).bind(table).bind(schema).bind(ENQUEUED).bind(&EXECUTED[..]);
     query.fetch_all(connection).await
 }
 
@@ -104,7 +101,7 @@ pub(super) fn grant(has_producer_role: bool, schema: &str, role: &str) -> String
     let functions = EXECUTED.map(|function| format!("{schema}.{function}")).join(", ");
     format!(
         "GRANT USAGE ON SCHEMA {schema} TO {role}; \
-         GRANT INSERT ({INSERTED}) ON {schema}.outbox_message TO {role}; \
+         GRANT INSERT ({ENQUEUED}) ON {schema}.outbox_message TO {role}; \
          GRANT EXECUTE ON FUNCTION {functions} TO {role}"
     )
 }
@@ -177,7 +174,7 @@ mod tests {
             .filter(|right| right.object == "outbox_message" && right.privilege == "INSERT")
             .filter_map(|right| right.column.as_deref())
             .collect();
-        assert_eq!(INSERTED.split(", ").collect::<BTreeSet<_>>(), columns);
+        assert_eq!(ENQUEUED.split(", ").collect::<BTreeSet<_>>(), columns);
         for function in EXECUTED {
             let is_granted = of_producers().any(|right| right.object.starts_with(&format!("{function}(")));
             assert!(is_granted, "{function}");

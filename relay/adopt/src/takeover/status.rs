@@ -9,33 +9,21 @@ use super::slots::{self, Left, Slot};
 use super::sql::{Remembered, Sql, UPDATE_TRIGGER};
 use super::{OldTable, check, roles, rows, staying};
 
-/// The state of an adoption.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AdoptState {
-    /// Each new row is handed over.
-    Adopted,
-    /// There is no trigger.
-    NotAdopted,
-    /// A trigger exists but is disabled: neither relay publishes new rows.
-    Disabled,
-    /// The trigger has another mapping or version than this program would create.
-    Differs,
-    /// The table has changed: a new row would fail or cannot be handed over.
-    Broken,
-}
-
-impl AdoptState {
-    /// Returns the words for tables.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Adopted => "adopted",
-            Self::NotAdopted => "not adopted",
-            Self::Disabled => "disabled",
-            Self::Differs => "differs",
-            Self::Broken => "broken",
-        }
+message::words! {
+    /// The state of an adoption.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum AdoptState {
+        /// Each new row is handed over.
+        Adopted = "adopted",
+        /// There is no trigger.
+        NotAdopted = "not adopted",
+        /// A trigger exists but is disabled: neither relay publishes new rows.
+        Disabled = "disabled",
+        /// The trigger has another mapping or version than this program would create.
+        Differs = "differs",
+        /// The table has changed: a new row would fail or cannot be handed over.
+        Broken = "broken",
     }
 }
 

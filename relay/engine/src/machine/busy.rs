@@ -247,6 +247,39 @@ fn a_topic_without_anything_at_its_destination_is_tried_again() {
     assert_eq!(bench.machine.submissions(9).len(), 1);
 }
 
+/// Goal: entries that leave the window behind a stopped key do not count against their topic, whose
+/// next turn would otherwise begin after a pause. Oracle: the entries that the topic lets through,
+/// while two of it are at the destination and never answered.
+#[test]
+fn what_a_stopped_key_takes_out_of_the_window_makes_room_for_others() {
+    let mut bench = Bench::new(MaxInFlightPerKey::One);
+    let log = ["k", "k", "k", "a", "b", "c", "d"].map(|key| message_for("t", key));
+    log.iter().for_each(|message| bench.read(message));
+    let sent: Vec<Ticket> = bench.machine.submissions(9).iter().map(|sent| sent.ticket).collect();
+    assert_eq!(sent.len(), 5, "one of each key");
+    bench.machine.receipt(Receipt { ticket: sent[0], outcome: Err(full()) }, 0.5);
+    assert!(bench.machine.submissions(9).is_empty());
+    (0..9).for_each(|_| drop(bench.cursor()));
+    sent[1..3].iter().for_each(|ticket| bench.confirm(*ticket));
+
+    let name = QueueName::of("t", Some("k"));
+    let queue = HeldQueue { name, first: EntryId(1), topic: String::from("t") };
+    assert!(bench.machine.wanted_names().is_some(), "a turn begins");
+    bench.machine.asks();
+    bench.machine.names(HeldQueues { queues: vec![queue], exhausted: true });
+    let held = [1, 2, 3].map(|id| exception(id, &log[id as usize - 1], ExceptionState::Held));
+    assert_eq!(bench.read_back(&held), 2, "it had taken four, and two are answered");
+    assert!(bench.machine.blocks.is_full("t"));
+
+    let ticket = bench.machine.submissions(9)[0].ticket;
+    let error = PublishError::new(Fault::Broker, FaultScope::Message, "not now");
+    bench.machine.receipt(Receipt { ticket, outcome: Err(error) }, 0.5);
+    assert!(bench.machine.blocks.is_full("t"), "the other one of its key is in the window");
+    assert!(bench.machine.submissions(9).is_empty());
+    assert_eq!(bench.machine.open_len(), 2);
+    assert!(!bench.machine.blocks.is_full("t"));
+}
+
 /// Goal: a slow destination that then fails is stopped, with a probe. Oracle: the blocked topics.
 #[test]
 fn a_busy_topic_that_fails_is_stopped() {

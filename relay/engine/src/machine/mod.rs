@@ -165,12 +165,12 @@ impl Machine {
 
     /// Returns whether another page of the log may be taken in. While held entries are read back,
     /// part of the window is reserved for them: otherwise the log could fill it with entries that
-    /// wait for them.
+    /// wait for them. So does the log while bursts have much beside it (`shares.rs`).
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         // While nothing shows that the broker works, a guess must not park the whole backlog.
         let is_bold = self.silence.is_guess() && self.silent.held_on_a_guess >= self.settings.window_entries;
-        self.has_room_in_window() && self.has_room_for_changes() && !is_bold
+        self.has_room_in_window() && self.has_room_for_changes() && !is_bold && !self.has_held_enough()
     }
 
     /// Returns whether the window has room for entries of the log.

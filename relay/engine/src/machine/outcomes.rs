@@ -293,7 +293,8 @@ impl Machine {
         failure: Option<(Fault, String)>,
     ) {
         let Some(item) = self.window.settle(ticket, true) else { return };
-        if matches!(item.origin, Origin::Log(_)) {
+        let is_of_log = matches!(item.origin, Origin::Log(_));
+        if is_of_log {
             self.unstored.set_ahead(item.id);
         }
         self.readmitted.remove(&item.id);
@@ -309,5 +310,8 @@ impl Machine {
             fault,
             error,
         });
+        if is_of_log && state == ExceptionState::Held {
+            self.held_from_log(item.message.topic.as_str(), item.key(), item.bytes);
+        }
     }
 }

@@ -7,6 +7,9 @@
 //! the log is held as well. They are read back page by page, as long as the key has fewer than half
 //! a page in the window.
 //!
+//! Entries of the log that are held for this alone are stored twice, so they have a limit. Beyond
+//! it, the log is not read, and other keys wait for some of them to leave (`bursts.rs`).
+//!
 //! Neither delays the cursor for long: it waits for the one entry in flight, and not for entries
 //! that were read back (`window.rs`). While nothing is in flight, nothing is held, so that an
 //! outage does not move a full window beside the log.
@@ -15,11 +18,18 @@ use message::{OrderingKey, Ticket};
 use outbox_log::{DueKind, ExceptionState, HeldAsk};
 
 use super::{DUE_SHARE, Machine};
+use crate::amount::Amount;
 use crate::held::QueueHash;
+use crate::options::EngineOptions;
 use crate::window::Origin;
 
 /// Divisor of the open entries: the share of a key.
 const KEY_SHARE: usize = 32;
+
+/// How many windows of entries, and of bytes, may be held for no other reason than that their keys
+/// have too many: 524,288 entries and 768 MiB by default. Usually a window is full of bytes long
+/// before it is full of entries, so a burst needs more windows of bytes.
+const BURSTS_MAX: Amount = Amount { entries: 8, bytes: 64 };
 
 /// Maximum entries of a key that are read back at once.
 const PAGE: usize = if cfg!(test) { 4 } else { 64 };
@@ -28,16 +38,23 @@ impl Machine {
     /// Holds what waits of keys that have more than their share, if nothing more can be read
     /// because the window is full. Call it now and then: it looks at all keys.
     pub(crate) fn make_room(&mut self) {
+        self.blocks.forget_bursts();
         if !self.is_congested() || !self.may_make_room() {
             return;
         }
         let share = self.window.open_len() / KEY_SHARE;
         let queues: Vec<Vec<Ticket>> =
             self.key_queues.longer_than(share).map(|waiting| waiting.iter().copied().collect()).collect();
+        for ticket in queues.iter().filter_map(|waiting| waiting.first()) {
+            if let Some(item) = self.window.get_mut(*ticket) {
+                self.blocks.bursts.begin(QueueHash::of("", item.key()));
+            }
+        }
         let mut first: Vec<Ticket> =
             queues.into_iter().filter_map(|waiting| self.first_of(waiting)).collect();
         first.sort_unstable();
-        self.requeue |= !first.is_empty();
+        let moves = !first.is_empty();
+        self.requeue |= moves;
         for ticket in first {
             // The others behind it follow when they are checked again.
             self.park_from_window(ticket, ExceptionState::Held, None, None, None);
@@ -45,6 +62,25 @@ impl Machine {
         // Entries that wait for a queue that is read page by page would keep the window full, too.
         self.requeue |= self.blocks.held.give_way();
         self.look_again();
+        if moves {
+            self.moved_out();
+        }
+    }
+
+    /// Records that an entry of the log is held. It counts if its queue gets further.
+    pub(super) fn held_from_log(&mut self, topic: &str, key: Option<&str>, bytes: usize) {
+        if self.blocks.holds_behind_others(topic, key) {
+            self.blocks.bursts.add(QueueHash::of(topic, key), bytes);
+        }
+    }
+
+    /// Returns whether so much is held of bursts that the log must wait for it.
+    pub(super) fn has_held_enough(&self) -> bool {
+        let EngineOptions { window_entries, window_bytes, .. } = &self.settings;
+        self.blocks.bursts_reach(Amount {
+            entries: window_entries.saturating_mul(BURSTS_MAX.entries),
+            bytes: window_bytes.saturating_mul(BURSTS_MAX.bytes),
+        })
     }
 
     /// Returns whether the log or scheduled entries cannot be read before others have left.
@@ -100,13 +136,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use message::{MaxInFlightPerKey, Message, PublishError, Receipt, Submission};
-    use outbox_log::{Cursor, EntryId, Exception, ExceptionChange, HeldPage, Mark, PauseScope, QueueName};
+    use outbox_log::{
+        Cursor, EntryId, Exception, ExceptionChange, HeldPage, HeldQueue, HeldQueues, Mark, PauseScope,
+        QueueName,
+    };
 
     use super::super::bench::{Bench, exception, message_for};
     use super::super::world::settings;
     use super::*;
     use crate::blocks::Blocks;
-    use crate::options::EngineOptions;
     use crate::paused::Paused;
 
     /// A bench with a window of 100 entries, and with its database.
@@ -245,6 +283,78 @@ mod tests {
         assert!(busy.len() == burst && busy.is_sorted(), "{busy:?}");
         assert!(scene.rows.is_empty() && scene.bench.machine.open_len() == 0);
         assert!(scene.stored <= 2 * burst + 50, "{} changes were stored", scene.stored);
+    }
+
+    /// Goal: of a backlog of few keys, no more is copied beside the log than the limit says, and it
+    /// leaves completely and in order. Then a burst that begins while the key is held is bounded as
+    /// well; one that something stops does not stop the log. Oracle: the rows, and what leaves.
+    #[test]
+    fn what_is_held_of_bursts_is_bounded() {
+        let mut scene = Scene::new(MaxInFlightPerKey::One);
+        let limit = 100 * BURSTS_MAX.entries;
+        let (mut read, mut most) = (0, 0);
+        let mut places: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        let mut in_flight = Vec::new();
+        for _ in 0..4_000 {
+            while read < 3_000 && scene.bench.machine.has_room() {
+                scene.read(["a", "b"][read % 2]);
+                read += 1;
+            }
+            for Sent { ticket, key, place } in scene.submit() {
+                places.entry(key).or_default().push(place);
+                in_flight.push(ticket);
+            }
+            scene.tick();
+            most = most.max(scene.rows.len());
+            in_flight.drain(..).for_each(|ticket| scene.bench.confirm(ticket));
+        }
+        assert!((limit / 2..=limit + 200).contains(&most), "{most} rows");
+        for key in ["a", "b"] {
+            assert!(places[key].len() == 1_500 && places[key].is_sorted(), "{:?}", places[key]);
+        }
+        assert!(scene.rows.is_empty() && scene.bench.machine.open_len() == 0);
+    }
+
+    /// Goal: the log waits for bursts only while they get further. Oracle: whether it is read while
+    /// the key of a burst above the limit is paused, and after that.
+    #[test]
+    fn a_burst_that_something_stops_does_not_stop_the_log() {
+        let mut scene = Scene::new(MaxInFlightPerKey::One);
+        let mut in_flight = Vec::new();
+        for step in 0..1_500 {
+            scene.read_all("busy", 1_000);
+            in_flight.extend(scene.submit());
+            scene.tick();
+            // In the end nothing leaves.
+            if step < 1_000 {
+                in_flight.drain(..).for_each(|sent: Sent| scene.bench.confirm(sent.ticket));
+            }
+        }
+        let limit = 100 * BURSTS_MAX.entries;
+        assert!((limit - 100..limit + 100).contains(&scene.rows.len()), "{} rows", scene.rows.len());
+        assert!(!scene.bench.machine.has_room(), "the log waits");
+        let paused = |keys: &[&str]| {
+            Paused::of(keys.iter().map(|key| PauseScope::Key((*key).to_owned())).collect::<Vec<_>>())
+        };
+        scene.bench.machine.pauses(paused(&["busy"]));
+        let (before, mut read) = (scene.rows.len(), 0);
+        for _ in 0..100 {
+            scene.submit();
+            scene.tick();
+            read += scene.read_all("busy", 50);
+        }
+        assert!(read > 1_000 && scene.rows.len() > before + 1_000, "{read} of the log were read");
+        scene.tick();
+        scene.read("other");
+        assert_eq!(scene.submit()[0].key, "other");
+        assert!(scene.bench.machine.has_room());
+        scene.bench.machine.pauses(paused(&[]));
+        let (name, topic) = (QueueName::of("t", Some("busy")), String::from("t"));
+        let first = *scene.rows.keys().next().unwrap();
+        scene.bench.machine.asks();
+        let queues = vec![HeldQueue { name, first, topic }];
+        scene.bench.machine.names(HeldQueues { queues, exhausted: true });
+        assert!(!scene.bench.machine.has_room(), "it gets further, and the log waits again");
     }
 
     /// Goal: a burst that goes on delays no other key, although the cursor waited for a slow key

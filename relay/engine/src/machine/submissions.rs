@@ -126,9 +126,7 @@ impl Machine {
     /// Lets busy topics continue if their destinations may have room again.
     fn look_at_busy(&mut self) {
         let Self { window, blocks, .. } = self;
-        let has =
-            |topic: &str| window.open().filter(|(_, item)| item.message.topic.as_str() == topic).count();
-        let over = blocks.look_at_busy(self.silence.now(), has);
+        let over = blocks.look_at_busy(self.silence.now(), |topic| window.open_of(topic));
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
         let over = blocks.named_over(self.silence.now());
         self.events.extend(over.into_iter().map(|reason| Event::NamedNotBusy { reason }));
@@ -157,6 +155,7 @@ impl Machine {
         }
         let is_pipelined = self.key_queues.window() == MaxInFlightPerKey::Pipelined;
         let puts_off = self.puts_refused_off();
+        let before = self.window.open_len();
         let mut probes = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
@@ -196,6 +195,18 @@ impl Machine {
         }
         for (ticket, key) in probes {
             self.key_queues.push(ticket, key.as_ref());
+        }
+        if self.window.open_len() < before {
+            self.moved_out();
+        }
+    }
+
+    /// Records that entries that were not in flight have left the window.
+    pub(super) fn moved_out(&mut self) {
+        let Self { window, blocks, .. } = self;
+        if blocks.busy_len() > 0 {
+            let open = window.open_by_topic();
+            blocks.moved_out(|topic| open.get(topic).copied().unwrap_or_default());
         }
     }
 

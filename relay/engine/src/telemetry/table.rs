@@ -28,7 +28,8 @@ pub const METRICS: &[Metric] = &[
     Metric::counter(
         "relay_busy_total",
         &["relay", "topic"],
-        "messages that were given to their destination and had to wait, because it takes them more slowly than they come",
+        "messages that were given to their destination and had to wait, because it takes them more slowly than they \
+         come, or another message tries whether it is back",
     ),
     Metric::histogram(
         "relay_publish_seconds",

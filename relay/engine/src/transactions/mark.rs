@@ -120,11 +120,8 @@ impl ParkedForm {
     }
 
     fn read(self) -> Result<Parked, String> {
-        let fault = |word: String| {
-            let all = [Fault::Broker, Fault::Message, Fault::Operator];
-            let found = all.into_iter().find(|fault| fault.as_str() == word);
-            found.ok_or_else(|| format!("{word:?} is not a known fault"))
-        };
+        let fault =
+            |word: String| Fault::from_word(&word).ok_or_else(|| format!("{word:?} is not a known fault"));
         Ok(Parked {
             id: EntryId(self.id),
             message_id: self.message_id,

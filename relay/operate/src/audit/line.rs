@@ -11,36 +11,19 @@ use uuid::Uuid;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
-/// The kind of audit that has a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuditSource {
-    /// Of an outbox: messages that a relay could not publish, and operations on a pipeline.
-    Outbox,
-    /// The audit of an inbox: dead letters.
-    Inbox,
-    /// Of idempotency keys.
-    Keys,
-    /// Of sagas.
-    Sagas,
-}
-
-impl AuditSource {
-    /// Returns the lower-case word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Outbox => "outbox",
-            Self::Inbox => "inbox",
-            Self::Keys => "keys",
-            Self::Sagas => "sagas",
-        }
-    }
-}
-
-impl fmt::Display for AuditSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// The kind of audit that has a decision.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum AuditSource {
+        /// Of an outbox: messages that a relay could not publish, and operations on a pipeline.
+        Outbox = "outbox",
+        /// The audit of an inbox: dead letters.
+        Inbox = "inbox",
+        /// Of idempotency keys.
+        Keys = "keys",
+        /// Of sagas.
+        Sagas = "sagas",
     }
 }
 

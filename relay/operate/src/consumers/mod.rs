@@ -1,6 +1,7 @@
 //! The state of consumers: according to their inboxes, and of those of this process.
 
 mod own;
+mod searches;
 mod untaken;
 
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::status::{Count, Symptom, Wait};
 use crate::turns::in_turns;
 
 pub use own::{OwnConsumer, OwnState, OwnWait, waits_for};
-pub use untaken::Untaken;
+pub use searches::{Searches, Untaken};
 
 /// One consumer.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,19 +96,21 @@ const PERIOD: Duration = Duration::from_secs(3_600);
 
 /// Returns the work of the consumers of all inboxes within the last hour, the waiting messages, and
 /// the errors of unreachable databases. Where the places have outboxes, also a message that was
-/// published for a consumer that takes nothing. Cancel-safe.
+/// published for a consumer that takes nothing: a process that looks again and again passes the
+/// same `searches`, and searches for it at most once a minute. Cancel-safe.
 ///
 /// # Errors
 /// [`OperateError`] when the operator may not view consumers.
 pub async fn consumers(
     places: &Places,
     operator: &Operator,
+    searches: &Searches,
 ) -> Result<(Vec<ConsumerLine>, Vec<OperateError>), OperateError> {
     operator.permit(Role::Viewer, "view consumers")?;
     let (mut lines, mut away) = (Vec::new(), places.away.clone());
     let mut looks = Vec::with_capacity(places.inboxes.len());
     for place in &places.inboxes {
-        looks.push(of_place(place, &places.outboxes));
+        looks.push(of_place(place, &places.outboxes, searches));
     }
     for (place, found) in places.inboxes.iter().zip(in_turns(looks).await) {
         match found {
@@ -124,7 +127,11 @@ pub async fn consumers(
 }
 
 /// Returns the consumers of an inbox.
-async fn of_place(place: &InboxPlace, outboxes: &[OutboxPlace]) -> Result<Vec<ConsumerLine>, OperateError> {
+async fn of_place(
+    place: &InboxPlace,
+    outboxes: &[OutboxPlace],
+    searches: &Searches,
+) -> Result<Vec<ConsumerLine>, OperateError> {
     let all = place.database.activity(PERIOD).await?;
     let activities: Vec<(String, Option<Activity>)> = match &place.consumer {
         Some(name) => {
@@ -140,7 +147,7 @@ async fn of_place(place: &InboxPlace, outboxes: &[OutboxPlace]) -> Result<Vec<Co
             _ => None,
         };
         let last_applied_at = activity.as_ref().and_then(|activity| activity.last_applied_at);
-        let untaken = untaken::find(place, last_applied_at, outboxes).await?;
+        let untaken = untaken::find(place, last_applied_at, outboxes, searches).await?;
         lines.push(ConsumerLine {
             consumer,
             location: place.location.clone(),
@@ -258,7 +265,8 @@ mod tests {
         Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
         sqlx::query(LETTERS).execute(&mut connection).await.unwrap();
         let places = Places::new().inbox_at(&url.into(), None, false).await;
-        let found = consumers(&places, &Operator::new("ann", Role::Viewer)).await.unwrap();
+        let viewer = Operator::new("ann", Role::Viewer);
+        let found = consumers(&places, &viewer, &Searches::default()).await.unwrap();
         assert_eq!(found.1, [], "the inbox answers");
         let cause = found.0[0].cause.as_ref().unwrap();
         let activity = found.0[0].activity.as_ref().unwrap();

@@ -140,7 +140,9 @@ impl OwnConsumer {
 pub fn waits_for(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::Broker => "the broker",
-        WaitReason::Partition => "a partition: its group is rebalancing, or other members have all of them",
+        WaitReason::Partition => {
+            "a partition, or its turn: its group is rebalancing, or others have what there is to read"
+        }
         WaitReason::Handler => "the end of a handler",
         WaitReason::Database => "the database",
         WaitReason::Outage => "the end of an outage",

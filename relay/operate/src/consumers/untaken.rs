@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use inbox::KnownState;
 use outbox_log::entries::{Extent, Search, SelectedEntry, Standing};
 use outbox_log::{EntryId, LogError};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::searches::{Known, Searches, Untaken};
 use crate::error::OperateError;
 use crate::places::{InboxPlace, OutboxPlace};
-use crate::status::{Symptom, Wait};
 
 /// The time that a published message may need until its consumer knows it. Only consumers that have
 /// applied nothing for as long are examined.
@@ -21,76 +22,158 @@ const LOOKED_AT_MAX: u64 = 20_000;
 /// Maximum number of messages that one call returns: the newest may be parked, or left to others.
 const PER_CALL: u32 = 50;
 
-/// The newest message that was published for a consumer, which its inbox does not know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Untaken {
-    /// The pipeline.
-    pub pipeline: String,
-    /// The topic.
-    pub topic: String,
-    /// The message.
-    pub message_id: Uuid,
-    /// For how long the consumer has applied nothing; at most the age of the message if it is not
-    /// known when a message last took effect.
-    pub quiet: Duration,
-}
-
-impl Untaken {
-    /// Returns the condition. It may pass: a consumer that skips kinds stores nothing about them.
-    pub(super) fn wait(&self) -> Wait {
-        let Self { pipeline, topic, message_id, quiet } = self;
-        Wait {
-            symptom: Symptom::ConsumerStalled,
-            why: format!(
-                "it applies nothing: message {message_id} of topic {topic} was published by {pipeline} and \
-                 has not arrived"
-            ),
-            count: None,
-            cause: None,
-            lasts: Some(*quiet),
-            passes: true,
-        }
-    }
-}
+/// Maximum number of places of a log at which a consumer that catches up is searched: more than
+/// enough for a log of any length.
+const PLACES_MAX: u32 = 64;
 
 /// Returns the newest message that was published for the consumer of an inbox and that it does not
-/// know, if it has applied nothing for some time. An outbox that does not answer is left out: it is
-/// reported with its pipeline.
+/// know, if it has applied nothing for some time. Uses what earlier `searches` have shown. An
+/// outbox that does not answer is left out: it is reported with its pipeline.
 pub(super) async fn find(
     inbox: &InboxPlace,
     last_applied_at: Option<OffsetDateTime>,
     outboxes: &[OutboxPlace],
+    searches: &Searches,
 ) -> Result<Option<Untaken>, OperateError> {
     let outboxes: Vec<_> = outboxes.iter().filter(|place| inbox.is_of(place.pipeline.as_str())).collect();
     if inbox.consumer.is_none() || !inbox.database.has_memory() || outboxes.is_empty() {
         return Ok(None);
     }
+    let known = searches.of(inbox, &outboxes);
+    let mut known = known.lock().await;
+    if let Some(known) = known.as_ref().filter(|known| known.holds(last_applied_at)) {
+        let Some(untaken) = known.untaken() else { return Ok(None) };
+        let has_arrived = is_known(inbox, untaken.message_id).await?;
+        return Ok((!has_arrived).then_some(untaken));
+    }
     let now = inbox.database.now().await?;
-    let is_quiet = last_applied_at.is_none_or(|at| now - at >= TAKEN_WITHIN);
-    if !is_quiet {
+    let quiet = last_applied_at.map(|at| since(now, at));
+    if let Some(time) = quiet.and_then(|quiet| TAKEN_WITHIN.checked_sub(quiet)).filter(|time| !time.is_zero())
+    {
+        *known = Some(Known::works(last_applied_at, time));
         return Ok(None);
     }
+    let Searched { untaken, is_complete } = search(inbox, &outboxes, now, quiet).await?;
+    *known = is_complete.then(|| Known::searched(last_applied_at, untaken.clone()));
+    Ok(untaken)
+}
+
+/// The result of a search of all outboxes.
+struct Searched {
+    untaken: Option<Untaken>,
+    /// Whether all of them have answered.
+    is_complete: bool,
+}
+
+async fn search(
+    inbox: &InboxPlace,
+    outboxes: &[&OutboxPlace],
+    now: OffsetDateTime,
+    quiet: Option<Duration>,
+) -> Result<Searched, OperateError> {
     let remembers_from = inbox.database.remembers_from();
+    let mut is_complete = true;
     for outbox in outboxes {
-        for entry in newest(outbox, inbox).await.unwrap_or_default() {
+        let newest = newest(outbox, inbox).await;
+        is_complete &= newest.is_ok();
+        for entry in newest.unwrap_or_default() {
             if entry.enqueued_at < remembers_from || is_known(inbox, entry.message_id).await? {
                 continue;
             }
-            let quiet = now - last_applied_at.unwrap_or(entry.enqueued_at);
-            return Ok(Some(Untaken {
+            // An outbox that does not answer is reported in its own place.
+            let Ok(taken) = last_taken(outbox, inbox, &entry, now).await else {
+                is_complete = false;
+                continue;
+            };
+            let taken = taken.map(|at| since(now, at));
+            if taken.is_some_and(|quiet| quiet < TAKEN_WITHIN) {
+                // It catches up.
+                continue;
+            }
+            let quiet = [quiet, taken].into_iter().flatten().min();
+            let untaken = Untaken {
                 pipeline: outbox.pipeline.to_string(),
                 topic: entry.topic,
                 message_id: entry.message_id,
-                quiet: quiet.max(time::Duration::ZERO).unsigned_abs(),
-            }));
+                quiet: quiet.unwrap_or_else(|| since(now, entry.enqueued_at)),
+                age: Duration::ZERO,
+            };
+            return Ok(Searched { untaken: Some(untaken), is_complete });
+        }
+    }
+    Ok(Searched { untaken: None, is_complete })
+}
+
+/// Returns the time between two times of databases, whose clocks may differ.
+fn since(now: OffsetDateTime, at: OffsetDateTime) -> Duration {
+    (now - at).max(time::Duration::ZERO).unsigned_abs()
+}
+
+/// Returns whether the message has arrived. One that the guard refused, such as one that is too old
+/// or has no tenant, has only a dead letter, which counts for an inbox of all scopes.
+async fn is_known(inbox: &InboxPlace, message: Uuid) -> Result<bool, OperateError> {
+    let known = inbox.database.known(message).await?;
+    if known.iter().any(|known| inbox.holds(&known.consumer, &known.tenant)) {
+        return Ok(true);
+    }
+    if inbox.scope.is_some() {
+        return Ok(false);
+    }
+    Ok(!inbox.database.settled(&[message], inbox.consumer.as_ref()).await?.is_empty())
+}
+
+/// Returns when the consumer took a message of the topic of `newest`, which it does not know: the
+/// latest time that was found. Activity counts only messages of the last hour, and a consumer that
+/// catches up takes older ones: this searches the place up to which it has come.
+async fn last_taken(
+    outbox: &OutboxPlace,
+    inbox: &InboxPlace,
+    newest: &SelectedEntry,
+    now: OffsetDateTime,
+) -> Result<Option<OffsetDateTime>, OperateError> {
+    let extent = outbox.entries.extent(&outbox.pipeline).await?;
+    let remembered = outbox.entries.firsts(&[inbox.database.remembers_from()]).await?;
+    let Some(mut known) = remembered.into_iter().flatten().next() else { return Ok(None) };
+    let search = Search { topic: Some(newest.topic.clone()), ..Search::default() };
+    let (mut unknown, mut last) = (newest.id, None);
+    for _ in 0..PLACES_MAX {
+        let between = unknown.0.saturating_sub(known.0);
+        if between <= 1 {
+            break;
+        }
+        // The last step looks immediately below the first unknown message.
+        let below = if between <= i64::from(PER_CALL) { unknown } else { EntryId(known.0 + between / 2) };
+        let part = outbox.entries.search(&outbox.pipeline, &extent, &search, below, PER_CALL).await?;
+        let ids = part.entries.iter().filter(|entry| is_published(outbox, entry));
+        let ids: Vec<_> = ids.map(|entry| entry.message_id).collect();
+        let found = taken(inbox, &ids).await?;
+        last = last.max(found);
+        if last.is_some_and(|at| now - at < TAKEN_WITHIN) || below == unknown {
+            break;
+        }
+        match found {
+            Some(_) => known = below,
+            None => unknown = below,
+        }
+    }
+    Ok(last)
+}
+
+/// Returns when the consumer took the first of these messages that it knows.
+async fn taken(inbox: &InboxPlace, messages: &[Uuid]) -> Result<Option<OffsetDateTime>, OperateError> {
+    let settled = inbox.database.settled(messages, inbox.consumer.as_ref()).await?;
+    for message in messages.iter().filter(|message| settled.contains(message)) {
+        let known = inbox.database.known(*message).await?;
+        let own = known.into_iter().filter(|known| inbox.holds(&known.consumer, &known.tenant));
+        let applied = own.filter_map(|known| match known.state {
+            KnownState::Applied { at, .. } => Some(at),
+            KnownState::Dead(_) | KnownState::Retrying(_) => None,
+        });
+        if let Some(at) = applied.max() {
+            return Ok(Some(at));
         }
     }
     Ok(None)
-}
-
-async fn is_known(inbox: &InboxPlace, message: Uuid) -> Result<bool, OperateError> {
-    let known = inbox.database.known(message).await?;
-    Ok(known.iter().any(|known| inbox.holds(&known.consumer, &known.tenant)))
 }
 
 /// Returns the newest message of each topic of an inbox that a pipeline has published, among those
@@ -134,4 +217,112 @@ fn is_published(outbox: &OutboxPlace, entry: &SelectedEntry) -> bool {
     matches!(entry.standing, Standing::Published | Standing::Edited)
         && !entry.message_id.is_nil()
         && !outbox.leaves_out(&entry.topic, &entry.labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use inbox::ConsumerName;
+    use migrations::{Line, Migrator};
+    use sqlx::{AssertSqlSafe, Connection as _, Sqlite, SqliteConnection};
+
+    use super::*;
+    use crate::places::Places;
+    use crate::sample::Sample;
+
+    /// The messages of four hours, one every 14 seconds, of which the last one is ten minutes old.
+    const MESSAGES: &str = "\
+        INSERT INTO outbox_message (message_id, topic, payload, enqueued_at) \
+        SELECT printf('%s-%s-7000-8000-%012d', substr(hex, 1, 8), substr(hex, 9, 4), n), \
+            iif(n % 10 = 0, 'others', 'orders'), x'', at * 1000 FROM ( \
+            SELECT n, at, printf('%012x', at) AS hex FROM ( \
+            SELECT value AS n, (unixepoch() - 600 - (1000 - value) * 14) * 1000 AS at FROM \
+            (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1000) \
+                SELECT value FROM n))); \
+        INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{\"base\":\"1000\",\"progress\":null}')";
+
+    /// The consumer `billing` has taken messages up to this one, at one each second until some time
+    /// ago; the consumer `mail` has taken all of them.
+    const TAKEN: &str = "\
+        ATTACH '@outbox' AS o; \
+        INSERT INTO inbox_message (message_id, consumer, fingerprint, processed_at) \
+        SELECT message_id, 'billing', zeroblob(32), (unixepoch() - @ago - (@upto - id)) * 1000000 \
+            FROM o.outbox_message WHERE id <= @upto AND topic = 'orders' UNION ALL \
+        SELECT message_id, 'mail', zeroblob(32), unixepoch() * 1000000 FROM o.outbox_message; \
+        DETACH o";
+
+    /// Returns for how long the consumer `billing` is reported to have applied nothing.
+    async fn quiet(upto: u32, ago: u32) -> Option<Duration> {
+        let sample = Sample::open().await;
+        sample.run(MESSAGES).await;
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        let remembers = "INSERT INTO inbox_retention (retained_from, id_floor) VALUES \
+            ((unixepoch() / 86400 - 1) * 86400000000, '00000000-0000-7000-8000-000000000000')";
+        sqlx::raw_sql(remembers).execute(&mut connection).await.unwrap();
+        let outbox = sample.path();
+        let taken = TAKEN.replace("@outbox", &outbox).replace("@ago", &ago.to_string());
+        let taken = taken.replace("@upto", &upto.to_string());
+        sqlx::raw_sql(AssertSqlSafe(taken)).execute(&mut connection).await.unwrap();
+        let places = Places::new().outbox(&sample.pipeline).inbox_at(&url.into(), None, false).await;
+        assert_eq!(places.away(), []);
+        let inbox = InboxPlace {
+            consumer: Some(ConsumerName::new("billing").unwrap()),
+            topics: BTreeSet::from([String::from("orders")]),
+            pipelines: BTreeSet::new(),
+            scope: None,
+            location: String::new(),
+            database: Arc::clone(&places.inboxes[0].database),
+        };
+        let found = find(&inbox, None, places.outboxes(), &Searches::default()).await.unwrap();
+        found.map(|untaken| untaken.quiet)
+    }
+
+    /// Goal: a consumer that takes messages that are hours old, one after the other, is not
+    /// reported, although it has none of the last hour and its database has many of another
+    /// consumer; one that has stopped in the middle is. Oracle: for how long.
+    #[tokio::test]
+    async fn a_consumer_that_catches_up_applies_something() {
+        for upto in [5, 333, 700, 998] {
+            assert_eq!(quiet(upto, 0).await, None, "up to {upto}");
+        }
+        let stopped = quiet(333, 1_000).await.unwrap().as_secs();
+        assert!((1_000..1_060).contains(&stopped), "{stopped} s");
+        let never = quiet(0, 0).await.unwrap().as_secs();
+        assert!((600..660).contains(&never), "{never} s: since the newest message");
+    }
+
+    /// Goal: a message that is a dead letter is not reported as one that has not arrived, also if
+    /// the guard refused it before it had a row. Oracle: the reasons, and another consumer.
+    #[tokio::test]
+    async fn a_message_that_the_guard_refused_has_arrived() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        Migrator::<Sqlite>::new(Line::Inbox).up(&mut connection).await.unwrap();
+        let reasons = ["too_old", "from_the_future", "no_scope"];
+        let id = |number: u128| Uuid::from_u128(0x019f_0000_0000_7000_8000_0000_0000_0000 + number);
+        for (number, reason) in (0..).zip(reasons) {
+            let insert = "\
+                INSERT INTO inbox_dead_letter (id, consumer, scope, subject, fingerprint, topic, headers, payload, \
+                    reason, error, attempts, origin) \
+                VALUES ($1, 'billing', '', $1, x'00', 'invoices', '[]', x'', $2, 'refused', 0, 'q')";
+            let insert = sqlx::query(insert).bind(id(number).to_string()).bind(reason);
+            insert.execute(&mut connection).await.unwrap();
+        }
+        let places = Places::new().inbox_at(&url.into(), None, false).await;
+        let of = |name: &str| InboxPlace {
+            consumer: Some(ConsumerName::new(name).unwrap()),
+            ..places.inboxes[0].clone()
+        };
+        for (number, reason) in (0..).zip(reasons) {
+            assert!(is_known(&of("billing"), id(number)).await.unwrap(), "{reason}");
+            assert!(!is_known(&of("shipping"), id(number)).await.unwrap(), "{reason}");
+        }
+        assert!(!is_known(&of("billing"), id(3)).await.unwrap());
+    }
 }

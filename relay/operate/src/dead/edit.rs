@@ -242,19 +242,28 @@ pub(super) fn named<'a>(places: &'a Places, pipeline: &str) -> Result<&'a Outbox
     })
 }
 
-/// Finds a message that one outbox has.
+/// Finds a message that one outbox has. A message id belongs to one log, so an outbox that does not
+/// answer does not matter once another one has it; any outbox may have a place in the log.
 pub(super) async fn one<'a>(
     places: &'a Places,
     asked: &MessageRef,
 ) -> Result<(&'a OutboxPlace, FoundEntry), OperateError> {
     let which = asked.place().map(|id| EntryRef::Id(EntryId(id))).or(asked.uuid().map(EntryRef::MessageId));
     let mut found = Vec::new();
+    let mut away = None;
     if let Some(which) = which {
         for place in &places.outboxes {
-            let entries = place.entries.find(&place.pipeline, which).await;
-            let entries = entries.map_err(|error| OperateError::from(error).about(&place.pipeline))?;
-            found.extend(entries.into_iter().map(|entry| (place, entry)));
+            match place.entries.find(&place.pipeline, which).await {
+                Ok(entries) => found.extend(entries.into_iter().map(|entry| (place, entry))),
+                Err(error) => {
+                    away.get_or_insert_with(|| OperateError::from(error).about(&place.pipeline));
+                }
+            }
         }
+    }
+    let is_sure = matches!(which, Some(EntryRef::MessageId(_))) && !found.is_empty();
+    if let Some(error) = away.filter(|_| !is_sure) {
+        return Err(error);
     }
     if found.len() > 1 {
         let text = format_args!("{} messages of the outboxes match {asked}", found.len());
@@ -338,9 +347,31 @@ fn headers(found: &ParkedContent) -> Option<Headers> {
 mod tests {
     use super::*;
     use crate::operator::{Operator, Role};
+    use crate::sample::Sample;
 
     fn signed(role: Role, reason: &str) -> Signed {
         Signed { operator: Operator::new("eve", role), note: reason.into() }
+    }
+
+    /// Goal: a message can be corrected while the database of another pipeline is away, if its id
+    /// names it. Oracle: what is found of two outboxes, of which one has no file.
+    #[tokio::test]
+    async fn another_outbox_that_is_away_matters_only_for_places_in_the_log() {
+        let (sample, mut away) = (Sample::open().await, Sample::open().await);
+        let id = "019f0000-0000-7000-8000-000000000001";
+        let row =
+            format!("INSERT INTO outbox_message (message_id, topic, payload) VALUES ('{id}', 't', x'')");
+        sample.run(&row).await;
+        away.pipeline.name = outbox_log::RelayName::new("mails").unwrap();
+        std::fs::remove_file(away.path()).unwrap();
+        let places = Places::new().outbox(&sample.pipeline).outbox(&away.pipeline);
+        let found = one(&places, &id.parse().unwrap()).await.unwrap();
+        assert_eq!((found.0.pipeline.as_str(), found.1.id), ("orders", EntryId(1)));
+        let other = "019f0000-0000-7000-8000-000000000002".parse().unwrap();
+        for asked in [other, "1".parse().unwrap()] {
+            let error = one(&places, &asked).await.map(drop).unwrap_err().to_string();
+            assert!(error.contains("mails"), "{error}");
+        }
     }
 
     fn seen() -> SeenContent {

@@ -1,6 +1,5 @@
 //! One waiting message, in the form that outboxes and inboxes share.
 
-use std::fmt;
 use std::str::FromStr;
 
 use inbox::{DeadLetter, DeadLetterId, Reason, SeenLetter};
@@ -12,30 +11,15 @@ use time::OffsetDateTime;
 use crate::message_state::MessageState;
 use crate::seconds;
 
-/// The kind of place where a message waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeadSource {
-    /// In an outbox: a relay could not publish it.
-    Outbox,
-    /// In an inbox: a consumer could not apply it.
-    Inbox,
-}
-
-impl DeadSource {
-    /// Returns the lower-case word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Outbox => "outbox",
-            Self::Inbox => "inbox",
-        }
-    }
-}
-
-impl fmt::Display for DeadSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+message::words! {
+    /// The kind of place where a message waits.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum DeadSource {
+        /// In an outbox: a relay could not publish it.
+        Outbox = "outbox",
+        /// In an inbox: a consumer could not apply it.
+        Inbox = "inbox",
     }
 }
 
@@ -48,10 +32,7 @@ impl FromStr for DeadSource {
     type Err = UnknownSource;
 
     fn from_str(word: &str) -> Result<Self, UnknownSource> {
-        [Self::Outbox, Self::Inbox]
-            .into_iter()
-            .find(|source| source.as_str() == word)
-            .ok_or_else(|| UnknownSource(word.chars().take(64).collect()))
+        Self::from_word(word).ok_or_else(|| UnknownSource(word.chars().take(64).collect()))
     }
 }
 

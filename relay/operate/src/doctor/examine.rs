@@ -371,7 +371,7 @@ fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec
 async fn unreachable(pipeline: &PipelineConfig, error: &brokers::InspectError) -> Finding {
     match reach_broker(pipeline).await {
         finding if finding.state == CheckState::Fail => finding,
-        _ => failed("broker", &error.reason, error.remedy(), error.fault == message::Fault::Broker),
+        _ => failed("broker", &error.reason, error.remedy(), error.fault.is_temporary()),
     }
 }
 

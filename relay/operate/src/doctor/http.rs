@@ -18,7 +18,7 @@ pub(crate) fn check(facts: &BrokerFacts<EndpointFacts>, config: &Config) -> Vec<
                 findings.push(signature(&subject, facts));
             }
             Err(error) => {
-                let down = error.fault == message::Fault::Broker;
+                let down = error.fault.is_temporary();
                 let remedy = error.remedy().unwrap_or("correct the URL of the endpoint in [pipeline.http]");
                 let finding = Finding::fail("endpoint", subject, error.reason.clone(), remedy);
                 findings.push(finding.because_unavailable(down));

@@ -29,7 +29,7 @@ pub(crate) fn check(
         let facts = match facts {
             Ok(facts) => facts,
             Err(error) => {
-                let down = error.fault == message::Fault::Broker;
+                let down = error.fault.is_temporary();
                 let remedy = "create the topic or correct its name, and grant this user DESCRIBE on it";
                 findings.push(
                     Finding::fail("topic", subject, error.reason.clone(), remedy).because_unavailable(down),

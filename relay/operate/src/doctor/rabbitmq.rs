@@ -27,7 +27,7 @@ pub(crate) fn check(facts: &BrokerFacts<TopicFacts>) -> Vec<Finding> {
         match facts {
             Ok(facts) => findings.extend(of_topic(&subject, facts, version)),
             Err(error) => {
-                let down = error.fault == message::Fault::Broker;
+                let down = error.fault.is_temporary();
                 let remedy = "declare the queue, or the exchange and its binding, or correct the topic's \
                               name";
                 findings.push(

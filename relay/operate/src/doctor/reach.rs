@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use message::{Fault, Receipts};
+use message::Receipts;
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
@@ -57,14 +57,14 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
     let store = match outbox_log::open(pipeline.database.address(), pipeline.source.clone(), options) {
         Ok(store) => store,
         Err(error) => {
-            return failed("database", &error.to_string(), error.remedy(), error.fault() == Fault::Broker);
+            return failed("database", &error.to_string(), error.remedy(), error.fault().is_temporary());
         }
     };
     match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
         Ok(Err(error)) => {
             let told = format!("{}: {error}", store.origin());
-            failed("database", &told, error.remedy(), error.fault() == Fault::Broker)
+            failed("database", &told, error.remedy(), error.fault().is_temporary())
         }
         Err(_) => late("database", store.origin(), TIME_LIMIT),
     }
@@ -84,7 +84,7 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
         Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
         Ok(Err(error)) => {
             let told = format!("{}: {error}", connector.destination());
-            failed("broker", &told, error.remedy(), error.fault() == Fault::Broker)
+            failed("broker", &told, error.remedy(), error.fault().is_temporary())
         }
         Err(_) => late("broker", connector.destination(), limit),
     }

@@ -2,30 +2,19 @@
 
 use serde::Serialize;
 
-/// The result of a check, from best to worst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckState {
-    /// Everything is right.
-    Pass,
-    /// The check could not find out.
-    Unknown,
-    /// It works, but can go wrong.
-    Warn,
-    /// It does not work, or a promise is at risk.
-    Fail,
-}
-
-impl CheckState {
-    /// Returns the word in the output.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Unknown => "unknown",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
+message::words! {
+    /// The result of a check, from best to worst.
+    #[derive(PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum CheckState {
+        /// Everything is right.
+        Pass = "pass",
+        /// The check could not find out.
+        Unknown = "unknown",
+        /// It works, but can go wrong.
+        Warn = "warn",
+        /// It does not work, or a promise is at risk.
+        Fail = "fail",
     }
 }
 

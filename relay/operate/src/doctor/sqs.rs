@@ -24,7 +24,7 @@ pub(crate) fn check(facts: &BrokerFacts<QueueFacts>, config: &Config) -> Vec<Fin
         match facts {
             Ok(facts) => findings.extend(of_queue(facts, config)),
             Err(error) => {
-                let down = error.fault == message::Fault::Broker;
+                let down = error.fault.is_temporary();
                 let remedy = "create the queue or name it in sqs.queues, and grant sqs:GetQueueAttributes";
                 let subject = format!("topic {topic}");
                 findings.push(

@@ -217,6 +217,16 @@ fn location(pipeline: &PipelineConfig) -> String {
     location.unwrap_or_else(|_| pipeline.name.to_string())
 }
 
+/// Returns the errors of the places that do not answer, without inboxes that have nothing to do
+/// with the pipelines `readers`. Of several inboxes with one error, one that has counts.
+fn away<'a>(places: &'a Places, readers: &BTreeSet<RelayName>) -> impl Iterator<Item = &'a OperateError> {
+    let is_beside = move |error: &OperateError| {
+        let mut inboxes = places.inboxes_away.iter().filter(|away| away.error == *error).peekable();
+        inboxes.peek().is_some() && !inboxes.any(|away: &InboxAway| away.is_of_any(readers))
+    };
+    places.away.iter().filter(move |error| !is_beside(error))
+}
+
 impl<'a> Erasing<'a> {
     fn new(
         subject: &'a Subject,
@@ -258,12 +268,8 @@ impl<'a> Erasing<'a> {
     /// chosen pipelines, nor with the others that read their logs.
     fn tell_away(&mut self, goals: &Goals<'_>) {
         self.readers.extend(goals.pipelines.iter().map(|pipeline| pipeline.name.clone()));
-        let inboxes = &goals.places.inboxes_away;
-        for error in &goals.places.away {
-            let is_beside = |away: &InboxAway| away.error == *error && !away.is_of_any(&self.readers);
-            if !inboxes.iter().any(is_beside) {
-                self.report.fail(error.clone());
-            }
+        for error in away(goals.places, &self.readers) {
+            self.report.fail(error.clone());
         }
     }
 
@@ -275,7 +281,39 @@ impl<'a> Erasing<'a> {
 
 #[cfg(test)]
 mod tests {
+    use ::inbox::ConsumerName;
+    use brokers::Secret;
+
     use super::*;
+    use crate::settings::InboxConfig;
+
+    /// Goal: an inbox that does not answer and may have something of the subject is reported, also
+    /// if another inbox has the same error. Oracle: the errors, for inboxes of one consumer in one
+    /// database that does not exist, by their pipelines.
+    #[tokio::test]
+    async fn inboxes_with_one_error_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("none.db").display());
+        let inbox = |pipeline: &str| InboxConfig {
+            consumer: ConsumerName::new("billing").unwrap(),
+            scope: None,
+            url: Secret::Text(url.clone().into()),
+            lent: None,
+            schema: None,
+            allow_plaintext: false,
+            topics: BTreeSet::new(),
+            pipelines: BTreeSet::from([String::from(pipeline)]),
+            effects: None,
+            effects_kinds: BTreeSet::new(),
+            group: None,
+        };
+        let (orders, mails) = (inbox("orders"), inbox("mails"));
+        let readers = BTreeSet::from([RelayName::new("orders").unwrap()]);
+        for (inboxes, told) in [(vec![&mails], 0), (vec![&orders], 1), (vec![&mails, &orders], 2)] {
+            let places = Places::new().inboxes(inboxes).await;
+            assert_eq!(away(&places, &readers).count(), told, "{:?}", places.away);
+        }
+    }
 
     fn subject(key: &str) -> Subject {
         Subject { key: key.to_owned(), topic: None, tenant: None, discard: false, unapplied: false }

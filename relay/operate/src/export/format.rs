@@ -1,6 +1,5 @@
 //! The text of a file, in parts.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
@@ -9,25 +8,17 @@ use super::cells::rows;
 use crate::error::OperateError;
 use crate::text::harmless_json;
 
-/// The format of an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExportFormat {
-    /// Comma-separated values (RFC 4180), with a line of headers.
-    Csv,
-    /// An object with the rows and a list of missing parts.
-    Json,
+message::words! {
+    /// The format of an export.
+    pub enum ExportFormat {
+        /// Comma-separated values (RFC 4180), with a line of headers.
+        Csv = "csv",
+        /// An object with the rows and a list of missing parts.
+        Json = "json",
+    }
 }
 
 impl ExportFormat {
-    /// Returns the lower-case word, which is also the ending of a file's name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Csv => "csv",
-            Self::Json => "json",
-        }
-    }
-
     /// Returns the media type.
     #[must_use]
     pub fn content_type(self) -> &'static str {
@@ -35,12 +26,6 @@ impl ExportFormat {
             Self::Csv => "text/csv; charset=utf-8; header=present",
             Self::Json => "application/json",
         }
-    }
-}
-
-impl fmt::Display for ExportFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -53,10 +38,7 @@ impl FromStr for ExportFormat {
     type Err = UnknownFormat;
 
     fn from_str(word: &str) -> Result<Self, UnknownFormat> {
-        [Self::Csv, Self::Json]
-            .into_iter()
-            .find(|format| format.as_str() == word)
-            .ok_or_else(|| UnknownFormat(word.chars().take(40).collect()))
+        Self::from_word(word).ok_or_else(|| UnknownFormat(word.chars().take(40).collect()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use message::{Fault, Message};
+use message::Message;
 use outbox_log::entries::{SelectedEntry, Standing};
 use outbox_log::{EntryId, Pause};
 use serde::Serialize;
@@ -287,12 +287,9 @@ async fn publish(
     let confirmed = places.iter().rev().find(|id| first_left.is_none_or(|first| **id < first));
     report.confirmed_to = confirmed.map(|id| id.0).or(report.confirmed_to);
     let Err(Unconfirmed { places: left, error }) = sent else { return Ok(()) };
-    let kind = match error.fault() {
-        Fault::Broker => OperateErrorKind::Unavailable,
-        Fault::Operator | Fault::Message => OperateErrorKind::Refused,
-    };
     let at = left.first().and_then(|at| places.get(*at)).copied().unwrap_or_default();
-    Err(resume(OperateError::new(kind, format_args!("at {at}: {error}")), report.confirmed_to))
+    let error = OperateError::by_fault(error.fault(), format_args!("at {at}: {error}"));
+    Err(resume(error, report.confirmed_to))
 }
 
 /// Adds advice on how to continue, after the error's own help.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message::{
-    Backoff, Connector, Fault, MaxInFlightPerKey, Message, PublishError, Publisher, Receipt, Receipts,
-    Submission, Ticket,
+    Backoff, Connector, MaxInFlightPerKey, Message, PublishError, Publisher, Receipt, Receipts, Submission,
+    Ticket,
 };
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -56,7 +56,7 @@ impl Session {
             }
             let Err(error) = error else { continue };
             self.close().await;
-            if error.fault() != Fault::Broker || Instant::now() >= patience {
+            if !error.fault().is_temporary() || Instant::now() >= patience {
                 return Err(Unconfirmed { places: left, error });
             }
             failures += 1;
@@ -116,7 +116,7 @@ impl Session {
                 answered += 1;
                 match (places.get(nth), outcome) {
                     (Some(place), Ok(())) => _ = confirmed.insert(*place),
-                    (_, Err(error)) if error.fault() != Fault::Broker => problem = Some(error),
+                    (_, Err(error)) if !error.fault().is_temporary() => problem = Some(error),
                     _ => {}
                 }
                 if answered >= places.len() {
@@ -248,7 +248,7 @@ mod tests {
         let (_, result) = run(MaxInFlightPerKey::One, vec![("b1", refused)]).await;
         let unconfirmed = result.unwrap_err();
         assert_eq!(unconfirmed.places.first(), Some(&1));
-        assert_eq!(unconfirmed.error.fault(), Fault::Message);
+        assert_eq!(unconfirmed.error.fault(), message::Fault::Message);
     }
 
     #[tokio::test(start_paused = true)]

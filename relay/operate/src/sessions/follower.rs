@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outbox::Signature;
 use outbox_log::RelayName;
 use outbox_log::admin::Operation;
 use time::OffsetDateTime;
@@ -33,6 +34,7 @@ const WHOLE_EVERY: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub struct Follower {
     has_logins: bool,
+    without: Option<Signature>,
     book: Book,
     places: BTreeMap<RelayName, Position>,
 }
@@ -63,6 +65,14 @@ impl Follower {
     #[must_use]
     pub fn logins(mut self, has_logins: bool) -> Self {
         self.has_logins = has_logins;
+        self
+    }
+
+    /// Leaves out the latest revocation with this signature in each outbox, which was just written
+    /// (default none): what is known is then what had ended before it.
+    #[must_use]
+    pub(super) fn without(mut self, own: Signature) -> Self {
+        self.without = Some(own);
         self
     }
 
@@ -107,7 +117,10 @@ impl Follower {
             match lines {
                 Ok(lines) => {
                     for Lines { action, found, is_cut } in lines {
-                        found.iter().for_each(|line| self.book.take(line));
+                        let own = self.without.as_ref().filter(|_| action == REVOKE);
+                        let own = own.and_then(|own| found.iter().position(|line| line.signature == *own));
+                        let others = (0..).zip(&found).filter(|(place, _)| Some(*place) != own);
+                        others.for_each(|(_, line)| self.book.take(line));
                         known.settled.insert(action, settled(&found, known.settled(action)));
                         if is_cut {
                             let error = cut(action).about(&pipeline);

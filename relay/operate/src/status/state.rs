@@ -1,47 +1,29 @@
 //! The state of a pipeline.
 
-use std::fmt;
-
 use serde::{Serialize, Serializer};
 
-/// The state of a pipeline, by what its database knows of its relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PipelineState {
-    /// A relay holds the lease.
-    Leading,
-    /// No relay holds the lease: the last one released it.
-    Idle,
-    /// The lease has expired, and no other relay has taken over.
-    Expired,
-    /// No relay has ever led.
-    New,
-    /// The database does not answer.
-    Unknown,
+message::words! {
+    /// The state of a pipeline, by what its database knows of its relay.
+    #[derive(Hash)]
+    pub enum PipelineState {
+        /// A relay holds the lease.
+        Leading = "leading",
+        /// No relay holds the lease: the last one released it.
+        Idle = "idle",
+        /// The lease has expired, and no other relay has taken over.
+        Expired = "expired",
+        /// No relay has ever led.
+        New = "new",
+        /// The database does not answer.
+        Unknown = "unknown",
+    }
 }
 
 impl PipelineState {
-    /// Returns the lower-case word.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Leading => "leading",
-            Self::Idle => "idle",
-            Self::Expired => "expired",
-            Self::New => "new",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Returns whether the database answered.
     #[must_use]
     pub fn is_known(self) -> bool {
         self != Self::Unknown
-    }
-}
-
-impl fmt::Display for PipelineState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::{PipelineState, PipelineStatus, Symptom};
 use crate::cause::Cause;
 use crate::error::OperateErrorKind;
+use crate::pause::PAUSED_BY;
 use crate::seconds::age;
 
 /// The text for a transaction of another role whose age the server hides.
@@ -59,6 +60,14 @@ impl PipelineStatus {
         let is_parked = self.parked(ExceptionState::Held) + self.parked(ExceptionState::Retrying) > 0;
         let age = if is_parked { self.oldest_unread_age_seconds } else { self.oldest_pending_age_seconds };
         age.filter(|age| !is_explained && *age > PASSED_WITHIN_SECONDS)
+    }
+
+    /// Returns how long the leader, or several in succession, have stored no checkpoint, if that is
+    /// long. What the leader before did not store says nothing about this one.
+    fn stores_nothing_seconds(&self) -> Option<f64> {
+        let age = self.checkpoint_age_seconds?;
+        let age = self.taken_seconds.map_or(age, |taken| taken.min(age));
+        Some(age).filter(|age| *age > STORED_WITHIN_SECONDS)
     }
 
     /// Returns whether its database does not answer. One that refuses the user, or lacks the
@@ -128,8 +137,7 @@ impl PipelineStatus {
             add(Symptom::BrokerRefuses, refusal.passes, Some(lasts), refusal.why());
         }
         let behind = self.behind_seconds();
-        let not_stored = behind.filter(|age| *age > STORED_WITHIN_SECONDS).and(self.checkpoint_age_seconds);
-        let not_stored = not_stored.filter(|age| *age > STORED_WITHIN_SECONDS);
+        let not_stored = self.stores_nothing_seconds().filter(|_| behind > Some(STORED_WITHIN_SECONDS));
         if let Some(age) = not_stored {
             let text = "messages wait, and the leader stores no checkpoint: its database refuses it or has no room, \
                 or nothing at all is confirmed (its log says which)";
@@ -206,10 +214,12 @@ impl Wait {
     #[must_use]
     pub fn told(&self) -> String {
         let Some(lasts) = self.lasts.map(age) else { return self.why.clone() };
-        match self.why.split_once(": ") {
-            Some((what, why)) => format!("{what}, for {lasts}: {why}"),
-            None => format!("{}, for {lasts}", self.why),
-        }
+        // The name of a paused key may contain a colon.
+        let is_paused = self.symptom == Symptom::Paused;
+        let from = self.why.find(PAUSED_BY).filter(|_| is_paused).unwrap_or_default();
+        let (what, why) =
+            self.why.split_at(self.why[from..].find(": ").map_or(self.why.len(), |at| from + at));
+        format!("{what}, for {lasts}{why}")
     }
 }
 
@@ -343,6 +353,9 @@ mod tests {
         assert!(!topic.needs_attention());
         topic.exceptions = BTreeMap::from([(Held, 1)]);
         assert!(topic.needs_attention() && topic.waits()[0].needs_operator());
+        let key = paused(PauseScope::Key(String::from("order: 7")));
+        let told = key.waits()[0].told();
+        assert!(told.ends_with("order: 7 is paused by ann, for 1m: migration"), "{told}");
     }
 
     #[test]
@@ -415,6 +428,14 @@ mod tests {
             let symptoms: Vec<Symptom> = status.waits().iter().map(|wait| wait.symptom).collect();
             assert_eq!(symptoms, Vec::from_iter(expected), "{waits} {stored}");
             assert_eq!(status.needs_attention(), expected == Some(Symptom::NotStored), "{waits} {stored}");
+        }
+        // It has just taken over from one that had stored nothing.
+        for (taken, expected) in [(59.0, Symptom::Behind), (61.0, Symptom::NotStored)] {
+            let status = PipelineStatus { taken_seconds: Some(taken), ..of(90.0, 4_000.0) };
+            let waits = status.waits();
+            assert_eq!(waits.iter().map(|wait| wait.symptom).collect::<Vec<_>>(), [expected], "{taken}");
+            assert_eq!(status.needs_attention(), expected == Symptom::NotStored, "{taken}");
+            assert!(taken < 60.0 || waits[0].told().contains(", for 1m1s: "), "{waits:?}");
         }
         let told = of(90.0, 61.0).waits()[0].told();
         assert!(told.contains("the leader stores no checkpoint, for 1m1s: "), "{told}");

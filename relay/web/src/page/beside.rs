@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use operate::consumers::{ConsumerLine, consumers};
+use operate::consumers::{ConsumerLine, Searches, consumers};
 use operate::keys;
 use operate::sagas::SagaDatabase;
 use operate::tables::Tables;
@@ -36,10 +36,15 @@ pub(crate) struct Beside {
 
 impl Beside {
     /// Queries the inboxes, and the outboxes for messages that a consumer should know.
-    pub(crate) async fn with_consumers(&self, pipelines: &[PipelineConfig], inboxes: &[InboxConfig]) -> Self {
+    pub(crate) async fn with_consumers(
+        &self,
+        pipelines: &[PipelineConfig],
+        inboxes: &[InboxConfig],
+        searches: &Searches,
+    ) -> Self {
         let places = pipelines.iter().fold(Places::new(), Places::outbox);
         let places = places.inboxes(inboxes.iter().collect()).await;
-        let found = consumers(&places, &viewer()).await;
+        let found = consumers(&places, &viewer(), searches).await;
         places.close().await;
         let (consumers, away) = found.unwrap_or_default();
         Self { read_at: Some(Instant::now()), consumers, away, ..self.clone() }

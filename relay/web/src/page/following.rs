@@ -20,8 +20,10 @@ impl Drop for Running {
     }
 }
 
-/// Begins the queries unless they run.
+/// Begins the queries for a reader of the page, unless they run. They would end at once if they saw
+/// that nobody has read it yet.
 pub(crate) fn begin(app: &Arc<App>) {
+    app.observer.mark_read();
     if app.is_followed.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -49,5 +51,27 @@ async fn relays_end(app: &App) {
     }
     if app.relays.is_empty() {
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Own;
+    use super::super::app::Access;
+    use super::super::application::Application;
+    use super::super::links::Links;
+    use super::*;
+
+    /// Goal: the queries of the first reader go on, on whatever thread they begin. Oracle: they run
+    /// before the request does anything else.
+    #[tokio::test(start_paused = true)]
+    async fn the_queries_of_the_first_reader_go_on() {
+        let access = Access::Application(Application { ask: Box::new(|_| None) });
+        let app = Arc::new(App::new(Vec::new(), Vec::new(), Own::default(), Links::sample(), access));
+        begin(&app);
+        tokio::time::sleep(IDLE / 2).await;
+        assert!(app.is_followed.load(Ordering::Acquire));
+        tokio::time::sleep(IDLE).await;
+        assert!(!app.is_followed.load(Ordering::Acquire), "nobody reads it");
     }
 }

@@ -57,6 +57,9 @@ const TABS: [(Tab, &str, &str); 9] = [
     (Tab::Audit, "/audit", "Audit"),
 ];
 
+/// The clock of times that are not from a database: databases have several, the page has one.
+const CLOCK: &str = "“As of”, and “since” on cards, are by the clock of this process";
+
 /// The frame of a page.
 pub(crate) struct Frame<'a> {
     tab: Tab,
@@ -130,7 +133,7 @@ impl<'a> Frame<'a> {
                             None => { (heading) (body) }
                         }
                     }
-                    footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC" }
+                    footer { "relay " (env!("CARGO_PKG_VERSION")) " · times are UTC · " (CLOCK) }
                 }
             }
         }
@@ -172,7 +175,7 @@ impl<'a> Frame<'a> {
     fn time(&self) -> Markup {
         let age = (OffsetDateTime::now_utc() - self.at).whole_milliseconds().max(0);
         html! {
-            span class="as-of" id="as-of" data-age=(age) {
+            span class="as-of" id="as-of" data-age=(age) title=(CLOCK) {
                 span class="wide" { "As of " } time datetime=(rfc3339(self.at)) { (clock(self.at)) }
                 span class="wide" { " UTC" } span class="age" {}
             }
@@ -475,6 +478,16 @@ mod tests {
         assert!(!copied.contains("<script>") && !copied.contains('\u{202e}'), "{copied}");
         let shown = "data-copy=\"&quot;&gt;&lt;script&gt;";
         assert!(copied.contains(shown) && copied.contains("'{{7*7}}\\u{202e}"), "{copied}");
+    }
+
+    #[test]
+    fn the_time_of_a_page_says_whose_clock_it_is() {
+        let frame = Frame::new(Tab::None, "Audit").taken_at(OffsetDateTime::UNIX_EPOCH);
+        let clock = "are by the clock of this process";
+        let time = frame.time().into_string();
+        assert!(time.contains(clock) && time.contains(">00:00:00</time>"), "{time}");
+        let page = frame.page(&html! {}).into_string();
+        assert!(page.contains(clock) && page.contains("times are UTC"), "{page}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use inbox::ConsumerStatus;
-use operate::consumers::OwnConsumer;
+use operate::consumers::{OwnConsumer, Searches};
 use operate::status::{Depth, PipelineStatus, status_at};
 use operate::{InboxConfig, Operator, OutboxPlace, PipelineConfig, Places, Role};
 use outbox_log::{EntryId, ExceptionState};
@@ -71,6 +71,8 @@ pub(crate) struct Observer {
     /// When the database of a pipeline was first seen not to answer.
     away_since: StdMutex<BTreeMap<String, Instant>>,
     beside: watch::Sender<Arc<Beside>>,
+    /// The searches for messages that consumers do not take, for all readers.
+    searches: Searches,
     beside_wanted: Notify,
     read_at: StdMutex<Option<Instant>>,
     nav: watch::Sender<Arc<Nav>>,
@@ -91,6 +93,7 @@ impl Observer {
             samples: StdMutex::default(),
             away_since: StdMutex::default(),
             beside: watch::Sender::default(),
+            searches: Searches::default(),
             beside_wanted: Notify::new(),
             read_at: StdMutex::default(),
             nav: watch::Sender::default(),
@@ -110,6 +113,11 @@ impl Observer {
             all.entry(own.consumer.clone()).or_default().push(own);
         }
         all
+    }
+
+    /// Returns the searches for messages that consumers do not take.
+    pub(crate) fn searches(&self) -> &Searches {
+        &self.searches
     }
 
     /// Returns a picture of the pipelines that is at most [`FRESH_FOR`] old, or as old as the
@@ -235,7 +243,8 @@ impl Observer {
                 continue;
             }
             let before = Arc::clone(&self.beside.borrow());
-            self.show_beside(before.with_consumers(&self.pipelines, &self.inboxes).await).await;
+            self.show_beside(before.with_consumers(&self.pipelines, &self.inboxes, &self.searches).await)
+                .await;
             // The query of an unreachable database takes long to fail, and consumers do not wait
             // for it.
             let before = Arc::clone(&self.beside.borrow());

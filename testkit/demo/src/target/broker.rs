@@ -1,6 +1,7 @@
 //! The broker: topics or queues of this run, connections of clients, and outages.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use brokers::kafka;
 use brokers::kafka::mock::Mock;
@@ -9,7 +10,7 @@ use brokers::rabbitmq;
 #[cfg(feature = "sqs")]
 use brokers::sqs;
 use harness::plain::kafka::Kafka;
-use message::{Subscription, SubscriptionError};
+use message::Subscriber;
 use proxy::Proxy;
 #[cfg(any(feature = "rabbitmq", feature = "sqs"))]
 use url::Url;
@@ -290,10 +291,9 @@ impl BrokerSpec {
         text
     }
 
-    /// Opens the consumer's subscription.
-    pub(crate) async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
-        let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
-        match self {
+    /// Returns the subscriber of a consumer, which makes all its sessions.
+    pub(crate) fn subscriber(&self) -> Result<Arc<dyn Subscriber>, brokers::InvalidSetting> {
+        Ok(match self {
             Self::Kafka { servers, topic, partitions, group } => {
                 // Partitions are fixed, because there is one consumer at a time, and its successor
                 // does not have to wait until the group has removed a crashed member.
@@ -305,19 +305,15 @@ impl BrokerSpec {
                 let client = KAFKA_PROPERTIES
                     .iter()
                     .fold(client, |client, (name, value)| client.property(*name, *value));
-                let subscriber = kafka::Subscriber::new(client, config);
-                subscriber.map_err(operator)?.subscribe().await
+                Arc::new(kafka::Subscriber::new(client, config)?)
             }
             #[cfg(feature = "rabbitmq")]
             Self::Rabbitmq { url, queue, .. } => {
-                let subscriber = rabbitmq::Subscriber::new(&rabbitmq::Config::new(url), [queue]);
-                subscriber.map_err(operator)?.subscribe().await
+                Arc::new(rabbitmq::Subscriber::new(&rabbitmq::Config::new(url), [queue])?)
             }
             #[cfg(feature = "sqs")]
-            Self::Sqs { queue, .. } => {
-                sqs::Subscriber::new(&self.sqs_config(), queue).map_err(operator)?.subscribe().await
-            }
-        }
+            Self::Sqs { queue, .. } => Arc::new(sqs::Subscriber::new(&self.sqs_config(), queue)?),
+        })
     }
 
     #[cfg(feature = "sqs")]

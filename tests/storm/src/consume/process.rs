@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use brokers::{kafka, rabbitmq, sqs};
 use inbox::{Backoff, Consumer, ConsumerName, Inbox, InboxOptions, Shutdown};
-use message::{Subscription, SubscriptionError};
+use message::{Subscriber, Subscription};
 use sqlx::{Pool, Postgres, Sqlite};
 use tokio_util::sync::CancellationToken;
 
@@ -124,13 +124,15 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
         None => None,
     };
     let journal = Arc::new(Journal::open(&task.journal)?);
-    let (broker, consumer): (_, Arc<str>) = (task.broker, task.consumer.as_str().into());
-    let keeps_parts = matches!(broker, BrokerAddress::Sqs { .. } | BrokerAddress::Http { .. });
+    let keeps_parts = matches!(task.broker, BrokerAddress::Sqs { .. } | BrokerAddress::Http { .. });
+    let subscriber = task.broker.subscriber()?;
+    let consumer: Arc<str> = task.consumer.as_str().into();
     let mut builder = Consumer::builder(inbox, name.clone())
         .subscribe(move || {
-            let (broker, journal, consumer) = (broker.clone(), Arc::clone(&journal), Arc::clone(&consumer));
+            let (subscriber, journal) = (Arc::clone(&subscriber), Arc::clone(&journal));
+            let consumer = Arc::clone(&consumer);
             async move {
-                let inner = broker.subscribe().await?;
+                let inner = subscriber.subscribe().await?;
                 Ok(Box::new(Journaled { inner, journal, consumer, keeps_parts, handled: None })
                     as Box<dyn Subscription>)
             }
@@ -153,9 +155,9 @@ async fn consume<DB: Workload>(pool: Pool<DB>, task: ConsumerTask) -> Result<(),
 }
 
 impl BrokerAddress {
-    pub(crate) async fn subscribe(&self) -> Result<Box<dyn Subscription>, SubscriptionError> {
-        let operator = |error: brokers::InvalidSetting| SubscriptionError::operator(error.to_string());
-        match self {
+    /// Returns the subscriber of a consumer, which makes all its sessions.
+    pub(crate) fn subscriber(&self) -> Result<Arc<dyn Subscriber>, brokers::InvalidSetting> {
+        Ok(match self {
             Self::Kafka { servers, topic, group, partitions } => {
                 let mut config = kafka::GroupConfig::new(group, [topic]);
                 if !partitions.is_empty() {
@@ -168,21 +170,30 @@ impl BrokerAddress {
                     KAFKA_PROPERTIES.iter().fold(kafka::Config::new(servers), |client, (name, value)| {
                         client.property(*name, *value)
                     });
-                kafka::Subscriber::new(client, config).map_err(operator)?.subscribe().await
+                Arc::new(kafka::Subscriber::new(client, config)?)
             }
             Self::Rabbitmq { url, queue } => {
                 let mut config = rabbitmq::Config::new(url);
                 config.heartbeat_secs = HEARTBEAT.as_secs() as u16;
-                rabbitmq::Subscriber::new(&config, [queue]).map_err(operator)?.subscribe().await
+                Arc::new(rabbitmq::Subscriber::new(&config, [queue])?)
             }
             Self::Sqs { endpoint, queue } => {
                 let mut config = sqs_config(endpoint);
                 config.visibility_timeout_secs = VISIBILITY_TIMEOUT.as_secs() as u32;
                 config.poll_wait_secs = 1;
-                sqs::Subscriber::new(&config, queue).map_err(operator)?.subscribe().await
+                Arc::new(sqs::Subscriber::new(&config, queue)?)
             }
-            Self::Http { gateway, topic } => Ok(Box::new(Receiver::open(gateway, topic).await?)),
-        }
+            Self::Http { gateway, topic } => {
+                let (gateway, topic) = (gateway.clone(), topic.clone());
+                Arc::new(move || {
+                    let (gateway, topic) = (gateway.clone(), topic.clone());
+                    async move {
+                        let receiver = Receiver::open(&gateway, &topic).await?;
+                        Ok(Box::new(receiver) as Box<dyn Subscription>)
+                    }
+                })
+            }
+        })
     }
 }
 

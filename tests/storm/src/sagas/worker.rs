@@ -74,8 +74,8 @@ async fn work<DB: Shop>(task: WorkerTask) -> Result<(), Failure> {
     let inbox = Inbox::open(pool, InboxOptions::default()).await?;
     let shipping = Shipping { replies: task.topics.replies };
     let late = sagas.replies().late(|_, _, _| Box::pin(async { Ok(()) }));
-    let shipping = consumer(&inbox, SHIPPING, task.ship, shipping)?;
-    let replies = consumer(&inbox, REPLIES, task.replies, late)?;
+    let shipping = consumer(&inbox, SHIPPING, &task.ship, shipping)?;
+    let replies = consumer(&inbox, REPLIES, &task.replies, late)?;
     let shutdown = || Shutdown { graceful: stop.clone(), abort: CancellationToken::new() };
     let (shipped, replied, ()) = tokio::join!(
         shipping.run(shutdown()),
@@ -89,13 +89,14 @@ async fn work<DB: Shop>(task: WorkerTask) -> Result<(), Failure> {
 fn consumer<DB: Shop>(
     inbox: &Inbox<DB>,
     name: &str,
-    broker: BrokerAddress,
+    broker: &BrokerAddress,
     handler: impl Handler<DB> + 'static,
 ) -> Result<Consumer<DB>, Failure> {
+    let subscriber = broker.subscriber()?;
     let builder = Consumer::builder(inbox.clone(), ConsumerName::new(name)?)
         .subscribe(move || {
-            let broker = broker.clone();
-            async move { broker.subscribe().await }
+            let subscriber = Arc::clone(&subscriber);
+            async move { subscriber.subscribe().await }
         })
         .outbox(Outbox::new())
         .handler(handler)

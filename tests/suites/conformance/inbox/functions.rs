@@ -24,6 +24,7 @@ tests::cases! { "inbox/functions/{on}/{case}":
     on_postgres {
         library_and_function_admit_a_message_once,
         a_function_refuses_what_the_library_refuses,
+        an_effect_is_proved_only_by_the_transaction_that_admitted_it,
         what_a_peer_writes_can_be_stored,
         a_dead_letter_of_a_function_is_redriven_by_the_library,
         a_redrive_is_taken_in_the_transaction_of_its_effect,
@@ -49,6 +50,15 @@ async fn admit(connection: &mut PgConnection, message: &Message) -> Result<Strin
         .bind(message.source.as_str())
         .fetch_one(connection)
         .await
+}
+
+/// Asks `inbox_finish` for the proof. Returns the SQLSTATE and the text of its refusal.
+async fn finish(connection: &mut PgConnection, message: &Message) -> Result<(), (String, String)> {
+    let finished = sqlx::query("SELECT inbox_finish('billing', $1)").bind(message.id.as_uuid());
+    finished.execute(connection).await.map(drop).map_err(|error| {
+        let error = error.into_database_error().expect("an answer of the server");
+        (error.code().unwrap_or_default().into_owned(), error.message().to_owned())
+    })
 }
 
 /// Stores a dead letter with `inbox_store_dead_letter`.
@@ -160,6 +170,81 @@ async fn a_function_refuses_what_the_library_refuses(database: &Database<Postgre
         "SELECT inbox_store_dead_letter('billing', NULL, 'orders', NULL, NULL, 'x', 'held', 'no id')";
     let error = sqlx::query(unknown).execute(&mut *connection).await.unwrap_err();
     assert!(error.to_string().contains("cannot have the reason held"), "{error}");
+}
+
+/// Goal: no client acknowledges a message whose handler has ended its transaction, or ignored an
+/// error. Oracle: the proof is refused in every transaction but the one that holds the effect.
+async fn an_effect_is_proved_only_by_the_transaction_that_admitted_it(database: &Database<Postgres>) {
+    let inbox = database.inbox().await;
+    let mut connection = database.pool.acquire().await.unwrap();
+    let tx = &mut *connection;
+    let run = async |tx: &mut PgConnection, sql: &'static str| sqlx::raw_sql(sql).execute(tx).await.map(drop);
+    let [first, second, other] = ["first", "second", "other"].map(message);
+
+    // It holds for several messages, and beside savepoints of handlers.
+    run(tx, "BEGIN").await.unwrap();
+    assert_eq!(admit(tx, &first).await.unwrap(), "new");
+    run(tx, "SAVEPOINT of_the_caller").await.unwrap();
+    assert_eq!(admit(tx, &second).await.unwrap(), "new");
+    run(tx, "SAVEPOINT of_a_handler; ROLLBACK TO of_a_handler").await.unwrap();
+    assert_eq!(finish(tx, &first).await, Ok(()));
+    assert_eq!(finish(tx, &second).await, Ok(()));
+    run(tx, "RELEASE of_the_caller").await.unwrap();
+    assert_eq!(finish(tx, &second).await, Ok(()));
+    run(tx, "COMMIT").await.unwrap();
+    assert_eq!(admit(tx, &second).await.unwrap(), "duplicate");
+
+    let refused = async |tx: &mut PgConnection, message: &Message, text: &str| {
+        let (code, error) = finish(tx, message).await.unwrap_err();
+        assert!(
+            code == "25000" && error.contains(text) && error.contains(&message.id.to_string()),
+            "{error}"
+        );
+    };
+    let was_rolled_back = "was rolled back";
+    // Rolled back to a savepoint before it, by its handler, or replaced by another transaction.
+    run(tx, "BEGIN; SAVEPOINT before").await.unwrap();
+    assert_eq!(admit(tx, &other).await.unwrap(), "new");
+    run(tx, "ROLLBACK TO before").await.unwrap();
+    refused(tx, &other, was_rolled_back).await;
+    for end in ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"] {
+        run(tx, "ROLLBACK; BEGIN").await.unwrap();
+        assert_eq!(admit(tx, &other).await.unwrap(), "new");
+        run(tx, end).await.unwrap();
+        refused(tx, &other, was_rolled_back).await;
+        // Another message of the new transaction proves nothing.
+        run(tx, "ROLLBACK; BEGIN").await.unwrap();
+        assert_eq!(admit(tx, &message(end)).await.unwrap(), "new");
+        refused(tx, &other, was_rolled_back).await;
+    }
+    // An error that was ignored.
+    run(tx, "ROLLBACK; BEGIN").await.unwrap();
+    assert_eq!(admit(tx, &other).await.unwrap(), "new");
+    run(tx, "SELECT 1 / 0").await.unwrap_err();
+    assert_eq!(finish(tx, &other).await.unwrap_err().0, "25P02");
+    // Committed by its handler.
+    run(tx, "ROLLBACK; BEGIN").await.unwrap();
+    assert_eq!(admit(tx, &other).await.unwrap(), "new");
+    run(tx, "COMMIT").await.unwrap();
+    refused(tx, &other, "was committed before its handler returned").await;
+
+    // A redrive, of a message that the inbox has as dead, and of one that it has not.
+    let dead = message("dead");
+    let unknown = store_dead_letter(&inbox, &message("unknown"), Reason::KeyReused).await;
+    for letter in [store_dead_letter(&inbox, &dead, Reason::Poison).await, unknown] {
+        request(&inbox, letter).await;
+        let begun = begin(tx).await.unwrap();
+        let found = inbox.dead_letter_by_id(letter).await.unwrap().unwrap().message().unwrap();
+        run(tx, "BEGIN").await.unwrap();
+        assert!(take(tx, begun).await.is_some());
+        assert_eq!(finish(tx, &found).await, Ok(()));
+        run(tx, "ROLLBACK").await.unwrap();
+        refused(tx, &found, was_rolled_back).await;
+        run(tx, "BEGIN").await.unwrap();
+        assert!(take(tx, begun).await.is_some());
+        run(tx, "COMMIT").await.unwrap();
+        refused(tx, &found, "was committed").await;
+    }
 }
 
 /// Goal: no delivery stops a consumer because it cannot be stored. Oracle: each one is stored, and

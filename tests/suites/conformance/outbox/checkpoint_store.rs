@@ -39,6 +39,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         only_the_pause_that_was_meant_ends,
         status_tells_holder_backlog_and_exceptions,
         what_keeps_a_relay_from_its_broker_stands_beside_its_cursor,
+        status_tells_since_when_nothing_was_stored_under_a_lease,
     }
     on_postgres {
         a_free_lease_is_granted_to_one_of_two_that_see_it_free,
@@ -282,7 +283,8 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
         ExceptionChange::Park(parked)
     };
     let dead = ExceptionChange::Park(parked(5, ExceptionState::Dead, None));
-    with_parked(db, &[retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead]).await;
+    let changes = [retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead];
+    let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let mut reader = db.reader().await;
     let mut read = async |probes: &[i64], limit| {
         let probes: Vec<_> = probes.iter().copied().map(EntryId).collect();
@@ -298,6 +300,13 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
     let decree = OperatorDecision { decision: Decision::Requeue, signature };
     admin.decide(&relay(), &[chosen(5)], decree).await.unwrap().remove(0).unwrap();
     assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
+    assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
+    // A probe comes before what was requeued earlier than it is due: that may be in the window.
+    let again = ExceptionChange::Park(parked(2, ExceptionState::Retrying, Some(Duration::from_millis(1))));
+    assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &[again]).await.unwrap(), Fenced::Held);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
+    assert_eq!(read(&[2, 5], SMALL).await, [is_read(5), is_read(2)], "in the order of their times");
     assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
 }
 
@@ -753,6 +762,34 @@ async fn what_keeps_a_relay_from_its_broker_stands_beside_its_cursor<DB: TestDia
     next.note_trouble(lease.epoch, None).await.unwrap();
     store.note_trouble(epoch, Some(trouble)).await.unwrap();
     assert_eq!(known().await, (None, cursor));
+}
+
+/// Goal: what the leader before did not store is not counted against the next one, and several
+/// leaders in succession that store nothing are not each taken for a new one. Oracle: the times
+/// since a checkpoint, which is put an hour back, and since the first lease after it.
+async fn status_tells_since_when_nothing_was_stored_under_a_lease<DB: TestDialect>(db: &Database<DB>) {
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let taken_for = async || admin.relay(&relay()).await.unwrap().unwrap().taken_for;
+    let hour = if db.directory.is_some() { "3600000000" } else { "interval '1 hour'" };
+    let (mut a, mut b) = (db.checkpoint_store("a").await, db.checkpoint_store("b").await);
+    let (lease, cursor) = granted(&mut a).await;
+    assert_eq!(taken_for().await, None, "the row is new");
+    db.run(&format!("UPDATE outbox_relay SET checkpoint_at = checkpoint_at - {hour}")).await;
+    assert_eq!(taken_for().await, None, "it has led for an hour");
+    assert_eq!(a.release(lease.epoch).await.unwrap(), Fenced::Held);
+
+    let (lease, given) = granted(&mut b).await;
+    assert_eq!(given, cursor);
+    assert!(taken_for().await.unwrap() < Duration::from_secs(600), "it has just begun");
+    let trouble = BrokerTrouble::of("refused", true, time::OffsetDateTime::UNIX_EPOCH);
+    b.note_trouble(lease.epoch, Some(trouble)).await.unwrap();
+    db.run(&format!("UPDATE outbox_relay SET checkpoint_at = checkpoint_at - {hour}")).await;
+    assert_eq!(b.release(lease.epoch).await.unwrap(), Fenced::Held);
+    let (lease, _) = granted(&mut a).await;
+    assert!(taken_for().await.unwrap() > Duration::from_secs(3_000), "neither has stored anything");
+
+    assert_eq!(a.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Held);
+    assert_eq!(taken_for().await, None);
 }
 
 /// Goal: an operator sees whether another process would take over. Oracle: the sessions that the

@@ -144,8 +144,7 @@ async fn a_row_of_another_transaction_is_refused_where_a_relay_reads(db: &Databa
 
     connection.execute("CREATE TABLE moved (LIKE outbox_message INCLUDING DEFAULTS)").await.unwrap();
     assert_eq!(copy(&mut connection, "moved", [2, 3]).await.unwrap(), 2);
-    let columns = "message_id, topic, key, kind, content_type, headers, traceparent, tracestate, payload, \
-                   deliver_at, enqueued_at";
+    let columns = format!("{}, enqueued_at", outbox::ENQUEUED);
     db.run(&format!("INSERT INTO outbox_message ({columns}) SELECT {columns} FROM moved ORDER BY id")).await;
     db.produce(
         "DO $$ BEGIN

@@ -112,14 +112,17 @@ async fn what_is_paused_waits_in_order_and_others_flow<DB: Dialect>(
     scene.refused("resume", &key, &["key a is not paused", "nothing"]).await?;
     scene.until_effects("a", 7).await?;
 
-    // A misspelt name.
-    let misspelt = ["--topic", "no-such-topic", "--note", "a test", "--actor", "ann"];
+    // A misspelt name, while no message waits.
+    let topic = scene.workload.topic.to_string();
+    let name = format!("{topic}x");
+    let misspelt = ["--topic", name.as_str(), "--note", "a test", "--actor", "ann"];
     let paused = Ran::with(&scene.config, &[&["pause"], &misspelt[..]].concat()).await?.done()?;
-    assert!(paused.err.contains("the outbox has no message of topic no-such-topic"), "{paused:?}");
+    let meant = format!("the outbox has no message of topic {name}: did you mean {topic}?");
+    let resume = format!("relay resume --topic {name} --pipeline {RELAY} --note WHY");
+    assert!(paused.err.contains(&meant) && paused.err.contains(&resume), "{paused:?}");
     scene.command("resume", &misspelt[..2]).await?;
 
     // A topic.
-    let topic = scene.workload.topic.to_string();
     let topic = ["--topic", topic.as_str()];
     scene.command("pause", &topic).await?;
     scene.place("a", 3).await?;

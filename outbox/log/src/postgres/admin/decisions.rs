@@ -7,26 +7,27 @@ use sqlx::{Connection, Executor as _, PgConnection};
 use time::OffsetDateTime;
 
 use super::statements::{
-    AUDIT, DISCARD, EDIT, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE,
-    SET_DUE, Statements,
+    AUDIT, DISCARD, EDITED_SINCE, LOCK_ENTRIES, LOCK_WAITING, LOOK_AT_ENTRIES, OVERDUE, REQUEUE, SET_DUE,
+    Statements,
 };
 use crate::admin::ParkedContent;
 use crate::admin::decision::{
     Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, check_replaced, edited,
 };
+use crate::operators::Verdicts;
 use crate::postgres::facts;
 use crate::postgres::store::{ONE_PLAN_HERE, PostgresLog};
 use crate::{EntryId, LogError, RelayName};
 
 impl PostgresLog {
-    /// Carries out a decision. Sets `is_committing` before it sends the commit: until then, an end
-    /// of this future also ends the transaction.
+    /// Carries out a decision, as [`Operators::decide_in`](crate::operators::Operators::decide_in)
+    /// describes.
     pub(super) async fn carry_out(
         &self,
         connection: &mut PgConnection,
         batch: Batch<'_>,
         is_committing: &AtomicBool,
-    ) -> Result<Vec<Result<(), DecideError>>, DecideError> {
+    ) -> Result<Verdicts, DecideError> {
         let Batch { relay, entries, decree, .. } = batch;
         let failed = || LogError::during("carry out the decision");
         let action = decree.decision.action();
@@ -35,7 +36,7 @@ impl PostgresLog {
         let mut tx = connection.begin().await.map_err(failed())?;
         tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
         let found = self.lock(&mut tx, batch, taken_until.as_deref()).await?;
-        let verdicts: Vec<Result<(), DecideError>> =
+        let verdicts: Verdicts =
             entries.iter().map(|entry| entry.verdict(relay, found.get(&entry.id.0), action)).collect();
         let accepted = entries.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_ok());
         let accepted: Vec<&ChosenEntry> = accepted.map(|(entry, _)| entry).collect();
@@ -62,7 +63,7 @@ impl PostgresLog {
                     }
                     before.push(found);
                     digests.0[place] = self.digest(&mut tx, relay, entry.id).await?;
-                    let edit = self.render(EDIT);
+                    let edit = Statements::new(self.options.schema.as_ref()).edit;
                     let edit = sqlx::query(&edit).bind(relay.as_str()).bind(entry.id.0);
                     let done = edit.bind(&payload).bind(&headers).execute(&mut *tx).await.map_err(failed())?;
                     if done.rows_affected() == 0 {

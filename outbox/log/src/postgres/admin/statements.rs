@@ -1,6 +1,7 @@
 //! The SQL of operators' queries and decisions.
 
-use crate::postgres::fragments::{UNBOUNDED, with_last_error};
+use crate::postgres::fragments::{SAME_SEGMENT, with_last_error};
+use crate::postgres::row::{CONTENT, UNBOUNDED, UNEDITED, UNEDITED_OF};
 
 // $1 relay, or null for all. A session that waits for the lease has an application name like
 // `relay/0.1.0 standby orders`, which every role can see. The server cuts it at 63 bytes.
@@ -75,6 +76,10 @@ ORDER BY age(xid) DESC, pid LIMIT 1";
 migrations::statements! {
     parts {
         unbounded = UNBOUNDED;
+        content = CONTENT;
+        unedited = UNEDITED;
+        unedited_of = UNEDITED_OF;
+        same_segment = SAME_SEGMENT;
     }
 
     /// $1 relay, $2 id. Computes the same as `Content::digest`, in the server, so that no content
@@ -86,6 +91,24 @@ migrations::statements! {
                     CASE WHEN getdatabaseencoding() = 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END) AS headers
             FROM {schema}outbox_parked AS p WHERE relay = $1 AND shard = 0 AND id = $2
                 AND octet_length(payload) <= 536870912 AND NOT {unbounded} OFFSET 0) AS c";
+    /// $1 relay, $2 id, $3 payload, $4 headers. Content that was too large to be copied is read
+    /// from the log, where the edit keeps it. Without its row nothing is stored: what the edit does
+    /// not replace would be lost.
+    edit(message_id = "e.message_id") = "
+        UPDATE {schema}outbox_parked
+        SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), {unedited},
+            edited_at = clock_timestamp()
+        FROM (
+            SELECT p.place, p.payload IS NOT NULL OR m.id IS NOT NULL AS is_there, coalesce(p.payload, m.payload) AS payload,
+                CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers, {unedited_of}
+            FROM (SELECT id, message_id FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
+            CROSS JOIN LATERAL (SELECT ctid AS place, {content} FROM {schema}outbox_parked
+                WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
+            LEFT JOIN LATERAL (SELECT id, {content} FROM {schema}outbox_message
+                WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id AND {same_segment}
+                ORDER BY id LIMIT 1) AS m ON true) AS c
+        WHERE ctid = c.place AND c.is_there";
 }
 
 // $1 relay, $2 ids, ascending, so that two operators never deadlock. Entries that are not dead
@@ -164,27 +187,6 @@ WHERE ctid = ANY(ARRAY(
     SELECT e.place FROM unnest($2::bigint[]) AS chosen(id) CROSS JOIN LATERAL (
         SELECT ctid AS place FROM {schema}outbox_exception
         WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e))";
-
-// Content that was too large to be copied is read from the log, where the edit keeps it. Without
-// its row nothing is stored: what the edit does not replace would be lost.
-pub(in crate::postgres) const EDIT: &str = "
-UPDATE {schema}outbox_parked
-SET payload = coalesce($3, c.payload), headers = coalesce($4::jsonb, c.headers), traceparent = c.traceparent,
-    tracestate = c.tracestate, edited_at = clock_timestamp()
-FROM (
-    SELECT p.place, p.payload IS NOT NULL OR m.id IS NOT NULL AS is_there, coalesce(p.payload, m.payload) AS payload,
-        CASE WHEN p.payload IS NULL THEN m.headers ELSE p.headers END AS headers,
-        CASE WHEN p.payload IS NULL THEN m.traceparent ELSE p.traceparent END AS traceparent,
-        CASE WHEN p.payload IS NULL THEN m.tracestate ELSE p.tracestate END AS tracestate
-    FROM (SELECT id, message_id FROM {schema}outbox_exception
-        WHERE relay = $1 AND shard = 0 AND id = $2 LIMIT 1) AS e
-    CROSS JOIN LATERAL (SELECT ctid AS place, payload, headers, traceparent, tracestate FROM {schema}outbox_parked
-        WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p
-    LEFT JOIN LATERAL (SELECT id, payload, headers, traceparent, tracestate FROM {schema}outbox_message
-        WHERE p.payload IS NULL AND id >= e.id AND id <= e.id AND message_id = e.message_id
-            AND (get_byte(uuid_send(message_id), 2) >> 2) & 7 = (get_byte(uuid_send(e.message_id), 2) >> 2) & 7
-        ORDER BY id LIMIT 1) AS m ON true) AS c
-WHERE ctid = c.place AND c.is_there";
 
 // $11 payloads and $12 headers that an edit has replaced. What it left is read from the copy.
 pub(in crate::postgres) const AUDIT: &str = "

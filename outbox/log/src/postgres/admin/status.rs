@@ -7,7 +7,10 @@ use sqlx::{PgConnection, Row as _};
 
 use super::statements::{BACKLOG, BLOCKER, PRESENT, PROCESSES, RELAYS};
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, Blocker, CursorHistory, Holder, Picture, Process, RelayStatus};
+use crate::admin::status::{
+    Backlog, Blocker, CursorHistory, Holder, Picture, Process, RelayStatus, taken_for,
+};
+use crate::operators::Operators as _;
 use crate::postgres::mark::{History, PgMark, array};
 use crate::postgres::store::PostgresLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
@@ -57,6 +60,8 @@ impl PostgresLog {
             let holder: Option<String> = row.try_get("holder").map_err(failed())?;
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
+            let checkpoint_age = due(row.try_get("age").map_err(failed())?).unwrap_or_default();
+            let taken_for = taken_for(&cursor, checkpoint_age);
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
             let (summary, age) = self.tables.parked(&mut *connection, &relay).await?;
             let backlog = summary.add_to(self.backlog(&mut *connection, &cursor).await?, age);
@@ -65,7 +70,8 @@ impl PostgresLog {
                 epoch: row.try_get("epoch").map_err(failed())?,
                 standbys: u64::try_from(row.try_get::<i64, _>("standbys").map_err(failed())?).ok(),
                 holder: holder.map(|name| Holder::of(name, expires_in)),
-                checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                checkpoint_age,
+                taken_for,
                 history: PgMark::read(&cursor.base)?.history.map(|history| {
                     let is_present = history.is_of(&present.0, present.1);
                     let History { system_identifier, timeline, .. } = history;

@@ -22,7 +22,7 @@ use crate::entries::{
     EntryName, EntryRef, Erasure, Extent, FoundEntry, LogEntries, Search, Searched, SelectedEntry,
     SelectedPage, Selection, StoredPayload, TopicLag, UNREAD_COUNTED_MAX,
 };
-use crate::failure::within;
+use crate::operators::Operators as _;
 use crate::postgres::admin::statements::PRESENT;
 use crate::postgres::mark::{PgMark, array};
 use crate::postgres::reconcile::Passed;
@@ -35,24 +35,6 @@ use statements::{FIRSTS, IDENTITY, Statements};
 impl PostgresLog {
     fn sql(&self) -> Statements {
         Statements::new(self.options.schema.as_ref())
-    }
-
-    async fn read_lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
-        let cursor = self.read_extent(relay).await?.cursor;
-        let passed = Passed::read(cursor.as_deref())?;
-        let statement = self.sql().lag;
-        let rows = passed
-            .query(&statement, relay)
-            .bind(array(&passed.in_flight))
-            .bind(i64::from(UNREAD_COUNTED_MAX))
-            .bind(i64::from(COUNTED_MAX))
-            .bind(passed.settled)
-            .fetch_all(&mut *self.look().await?)
-            .await
-            .map_err(LogError::during("count the entries that have not left"))?;
-        let groups = rows.into_iter().map(|row| rows::lagging(&Row::<Postgres>::of(row)));
-        let groups: Result<Vec<_>, sqlx::Error> = groups.collect();
-        Ok(by_topic(groups.map_err(LogError::during("count the entries that have not left"))?))
     }
 
     async fn read_extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
@@ -89,56 +71,6 @@ impl PostgresLog {
         extent().map_err(failed())
     }
 
-    async fn read_found(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        let failed = || LogError::during("look up the entry");
-        let cursor = self.read_extent(relay).await?.cursor;
-        let passed = Passed::read(cursor.as_deref())?;
-        let (id, message_id) = match which {
-            EntryRef::Id(id) => (Some(id.0), None),
-            EntryRef::MessageId(id) => (None, Some(id)),
-        };
-        let statement = self.sql().find;
-        let rows = passed
-            .query(&statement, relay)
-            .bind(id)
-            .bind(message_id)
-            .fetch_all(&mut *self.look().await?)
-            .await
-            .map_err(failed())?;
-        let found = |row| rows::found(&Row::<Postgres>::of(row)).map_err(failed())?;
-        rows.into_iter().map(found).collect()
-    }
-
-    async fn read_selected(
-        &self,
-        relay: &RelayName,
-        extent: &Extent,
-        selection: &Selection,
-        after: EntryId,
-    ) -> Result<SelectedPage, LogError> {
-        let failed = || LogError::during("choose entries");
-        let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
-        let passed = Passed::read(extent.cursor.as_deref())?;
-        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
-            selection.named.iter().map(|name| (name.id.0, name.message_id)).unzip();
-        let statement = self.sql().select;
-        let rows = passed
-            .query(&statement, relay)
-            .bind(range.above)
-            .bind(range.to)
-            .bind((!ids.is_empty()).then_some(ids))
-            .bind(&selection.topic)
-            .bind(&selection.key)
-            .bind(selection.since)
-            .bind(selection.until)
-            .bind(ENTRIES_PER_CALL)
-            .bind(message_ids)
-            .fetch_all(&mut *self.look().await?)
-            .await
-            .map_err(failed())?;
-        page(rows, range, failed)
-    }
-
     async fn read_span(
         &self,
         connection: &mut PgConnection,
@@ -163,155 +95,35 @@ impl PostgresLog {
         };
         row.map(span).transpose().map_err(failed())
     }
-
-    async fn read_searched(
-        &self,
-        relay: &RelayName,
-        extent: &Extent,
-        search: &Search,
-        below: EntryId,
-        wanted: u32,
-    ) -> Result<Searched, LogError> {
-        let failed = || LogError::during("search the log");
-        let wanted = returned_max(wanted);
-        let rows_max = search.rows_max(wanted);
-        let mut connection = self.look().await?;
-        let Some(span) = self.read_span(&mut connection, below, i64::MIN, rows_max).await? else {
-            return Ok(Searched::default());
-        };
-        let passed = Passed::read(extent.cursor.as_deref())?;
-        let statement = self.sql().search;
-        let rows = passed
-            .query(&statement, relay)
-            .bind(below.0)
-            .bind(span.first.0)
-            .bind(&search.topic)
-            .bind(&search.key)
-            .bind(search.header.as_ref().map(|header| &header.name))
-            .bind(search.header.as_ref().map(|header| &header.value))
-            .bind((wanted + SHARED) as i64)
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(failed())?;
-        let Found { mut entries, is_cut } = found(rows, failed)?;
-        let Some(next) = ends_early(&mut entries, wanted, is_cut) else {
-            return Ok(Searched {
-                entries,
-                looked_at: span.rows.unsigned_abs(),
-                back_to: Some(span.back_to),
-                below: (span.rows >= rows_max).then_some(span.first),
-            });
-        };
-        let part = self.read_span(&mut connection, below, next.0, i64::MAX).await?;
-        Ok(Searched {
-            entries,
-            looked_at: part.map_or(0, |part| part.rows.unsigned_abs()),
-            back_to: part.map(|part| part.back_to),
-            below: Some(next),
-        })
-    }
-
-    async fn read_passed_between(
-        &self,
-        relay: &RelayName,
-        before: &Extent,
-        now: &Extent,
-        after: EntryId,
-    ) -> Result<SelectedPage, LogError> {
-        let failed = || LogError::during("follow the log");
-        if before.cursor == now.cursor {
-            return Ok(SelectedPage::end(after));
-        }
-        let (earlier, passed) =
-            (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
-        let statement = self.sql().passed_between;
-        let rows = passed
-            .query(&statement, relay)
-            .bind(&earlier.base.snapshot)
-            .bind(earlier.base.floor)
-            .bind(array(&earlier.in_flight))
-            .bind(&earlier.head)
-            .bind(earlier.after)
-            .bind(after.0)
-            .bind(ENTRIES_PER_CALL)
-            .bind(earlier.settled)
-            .bind(passed.ends_at(&earlier))
-            .fetch_all(&mut *self.look().await?)
-            .await
-            .map_err(failed())?;
-        page(rows, IdRange { above: after.0, to: i64::MAX, is_last: true }, failed)
-    }
-
-    async fn erase_now(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
-        let failed = || LogError::during("erase messages");
-        let statements = self.sql();
-        let mut connection = self.admin().await?;
-        let mut tx = connection.begin().await.map_err(failed())?;
-        tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
-        let name = |row: &PgRow| -> Result<EntryName, sqlx::Error> {
-            Ok(EntryName { id: EntryId(row.try_get("id")?), message_id: row.try_get("message_id")? })
-        };
-        let mut erased = Vec::with_capacity(entries.len());
-        for (segment, entries) in by_segment(entries) {
-            let (ids, message_ids) = columns(&entries);
-            let query = sqlx::query(&statements.erase).bind(ids).bind(message_ids);
-            let query = query.bind(ERASED_CONTENT_TYPE).bind(segment);
-            for row in query.fetch_all(&mut *tx).await.map_err(failed())? {
-                erased.push(name(&row).map_err(failed())?);
-            }
-        }
-        let (ids, message_ids) = columns(entries);
-        let copies = sqlx::query_scalar(&statements.erase_copies).bind(ids).bind(message_ids);
-        let copies = copies.bind(ERASED_CONTENT_TYPE).fetch_all(&mut *tx).await.map_err(failed())?;
-        let decided = decided(entries, &erased, &copies);
-        let decisions = sqlx::query(&statements.erase_decisions).bind(decided);
-        decisions.execute(&mut *tx).await.map_err(failed())?;
-        let (ids, message_ids) = columns(&erased);
-        sqlx::query(&statements.note_erased)
-            .bind(ids)
-            .bind(message_ids)
-            .bind(&erasure.signature.actor)
-            .bind(&erasure.signature.note)
-            .bind(ERASED)
-            .bind(erasure.decision)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed())?;
-        tx.commit().await.map_err(failed())?;
-        Ok(erased.len() as u64)
-    }
-
-    async fn read_contents(
-        &self,
-        entries: &[(EntryId, Uuid)],
-        limit: RowLimit,
-    ) -> Result<Vec<Entry>, LogError> {
-        let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
-            entries.iter().map(|(id, uuid)| (id.0, *uuid)).unzip();
-        let statement = self.sql().contents;
-        let rows = sqlx::query(&statement)
-            .bind(ids)
-            .bind(message_ids)
-            .bind(i64::try_from(limit.payload.message_bytes_max).unwrap_or(i64::MAX))
-            .bind(i64::try_from(limit.headers_bytes_max()).unwrap_or(i64::MAX))
-            .fetch_all(&mut *self.look().await?)
-            .await
-            .map_err(LogError::during("read entries"))?;
-        let mut names = Names::default();
-        rows.iter()
-            .map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source, &limit)))
-            .collect()
-    }
 }
 
 #[async_trait]
 impl LogEntries for PostgresLog {
     async fn find(&self, relay: &RelayName, which: EntryRef) -> Result<Vec<FoundEntry>, LogError> {
-        within(self.options.call_timeout, self.read_found(relay, which)).await
+        let ask = async {
+            let failed = || LogError::during("look up the entry");
+            let cursor = self.read_extent(relay).await?.cursor;
+            let passed = Passed::read(cursor.as_deref())?;
+            let (id, message_id) = match which {
+                EntryRef::Id(id) => (Some(id.0), None),
+                EntryRef::MessageId(id) => (None, Some(id)),
+            };
+            let statement = self.sql().find;
+            let rows = passed
+                .query(&statement, relay)
+                .bind(id)
+                .bind(message_id)
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(failed())?;
+            let found = |row| rows::found(&Row::<Postgres>::of(row)).map_err(failed())?;
+            rows.into_iter().map(found).collect()
+        };
+        self.limited(ask).await
     }
 
     async fn extent(&self, relay: &RelayName) -> Result<Extent, LogError> {
-        within(self.options.call_timeout, self.read_extent(relay)).await
+        self.limited(self.read_extent(relay)).await
     }
 
     async fn select(
@@ -321,7 +133,30 @@ impl LogEntries for PostgresLog {
         selection: &Selection,
         after: EntryId,
     ) -> Result<SelectedPage, LogError> {
-        within(self.options.call_timeout, self.read_selected(relay, extent, selection, after)).await
+        let ask = async {
+            let failed = || LogError::during("choose entries");
+            let Some(range) = selection.range(extent, after) else { return Ok(SelectedPage::end(after)) };
+            let passed = Passed::read(extent.cursor.as_deref())?;
+            let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+                selection.named.iter().map(|name| (name.id.0, name.message_id)).unzip();
+            let statement = self.sql().select;
+            let rows = passed
+                .query(&statement, relay)
+                .bind(range.above)
+                .bind(range.to)
+                .bind((!ids.is_empty()).then_some(ids))
+                .bind(&selection.topic)
+                .bind(&selection.key)
+                .bind(selection.since)
+                .bind(selection.until)
+                .bind(ENTRIES_PER_CALL)
+                .bind(message_ids)
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(failed())?;
+            page(rows, range, failed)
+        };
+        self.limited(ask).await
     }
 
     async fn search(
@@ -332,8 +167,46 @@ impl LogEntries for PostgresLog {
         below: EntryId,
         wanted: u32,
     ) -> Result<Searched, LogError> {
-        let ask = self.read_searched(relay, extent, search, below, wanted);
-        within(self.options.call_timeout, ask).await
+        let ask = async {
+            let failed = || LogError::during("search the log");
+            let wanted = returned_max(wanted);
+            let rows_max = search.rows_max(wanted);
+            let mut connection = self.look().await?;
+            let Some(span) = self.read_span(&mut connection, below, i64::MIN, rows_max).await? else {
+                return Ok(Searched::default());
+            };
+            let passed = Passed::read(extent.cursor.as_deref())?;
+            let statement = self.sql().search;
+            let rows = passed
+                .query(&statement, relay)
+                .bind(below.0)
+                .bind(span.first.0)
+                .bind(&search.topic)
+                .bind(&search.key)
+                .bind(search.header.as_ref().map(|header| &header.name))
+                .bind(search.header.as_ref().map(|header| &header.value))
+                .bind((wanted + SHARED) as i64)
+                .fetch_all(&mut *connection)
+                .await
+                .map_err(failed())?;
+            let Found { mut entries, is_cut } = found(rows, failed)?;
+            let Some(next) = ends_early(&mut entries, wanted, is_cut) else {
+                return Ok(Searched {
+                    entries,
+                    looked_at: span.rows.unsigned_abs(),
+                    back_to: Some(span.back_to),
+                    below: (span.rows >= rows_max).then_some(span.first),
+                });
+            };
+            let part = self.read_span(&mut connection, below, next.0, i64::MAX).await?;
+            Ok(Searched {
+                entries,
+                looked_at: part.map_or(0, |part| part.rows.unsigned_abs()),
+                back_to: part.map(|part| part.back_to),
+                below: Some(next),
+            })
+        };
+        self.limited(ask).await
     }
 
     async fn passed_between(
@@ -343,11 +216,52 @@ impl LogEntries for PostgresLog {
         now: &Extent,
         after: EntryId,
     ) -> Result<SelectedPage, LogError> {
-        within(self.options.call_timeout, self.read_passed_between(relay, before, now, after)).await
+        let ask = async {
+            let failed = || LogError::during("follow the log");
+            if before.cursor == now.cursor {
+                return Ok(SelectedPage::end(after));
+            }
+            let (earlier, passed) =
+                (Passed::read(before.cursor.as_deref())?, Passed::read(now.cursor.as_deref())?);
+            let statement = self.sql().passed_between;
+            let rows = passed
+                .query(&statement, relay)
+                .bind(&earlier.base.snapshot)
+                .bind(earlier.base.floor)
+                .bind(array(&earlier.in_flight))
+                .bind(&earlier.head)
+                .bind(earlier.after)
+                .bind(after.0)
+                .bind(ENTRIES_PER_CALL)
+                .bind(earlier.settled)
+                .bind(passed.ends_at(&earlier))
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(failed())?;
+            page(rows, IdRange { above: after.0, to: i64::MAX, is_last: true }, failed)
+        };
+        self.limited(ask).await
     }
 
     async fn contents(&self, entries: &[(EntryId, Uuid)], limit: RowLimit) -> Result<Vec<Entry>, LogError> {
-        within(self.options.call_timeout, self.read_contents(entries, limit)).await
+        let ask = async {
+            let (ids, message_ids): (Vec<i64>, Vec<Uuid>) =
+                entries.iter().map(|(id, uuid)| (id.0, *uuid)).unzip();
+            let statement = self.sql().contents;
+            let rows = sqlx::query(&statement)
+                .bind(ids)
+                .bind(message_ids)
+                .bind(i64::try_from(limit.payload.message_bytes_max).unwrap_or(i64::MAX))
+                .bind(i64::try_from(limit.headers_bytes_max()).unwrap_or(i64::MAX))
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("read entries"))?;
+            let mut names = Names::default();
+            rows.iter()
+                .map(|row| Ok(row::read(row, None)?.into_entry(&mut names, &self.source, &limit)))
+                .collect()
+        };
+        self.limited(ask).await
     }
 
     async fn payload(
@@ -359,11 +273,28 @@ impl LogEntries for PostgresLog {
     ) -> Result<Option<StoredPayload>, LogError> {
         let ask =
             async { self.tables.payload(&mut *self.look().await?, relay, id, message_id, bytes_max).await };
-        within(self.options.call_timeout, ask).await
+        self.limited(ask).await
     }
 
     async fn lag(&self, relay: &RelayName) -> Result<Vec<TopicLag>, LogError> {
-        within(self.options.call_timeout, self.read_lag(relay)).await
+        let ask = async {
+            let cursor = self.read_extent(relay).await?.cursor;
+            let passed = Passed::read(cursor.as_deref())?;
+            let statement = self.sql().lag;
+            let rows = passed
+                .query(&statement, relay)
+                .bind(array(&passed.in_flight))
+                .bind(i64::from(UNREAD_COUNTED_MAX))
+                .bind(i64::from(COUNTED_MAX))
+                .bind(passed.settled)
+                .fetch_all(&mut *self.look().await?)
+                .await
+                .map_err(LogError::during("count the entries that have not left"))?;
+            let groups = rows.into_iter().map(|row| rows::lagging(&Row::<Postgres>::of(row)));
+            let groups: Result<Vec<_>, sqlx::Error> = groups.collect();
+            Ok(by_topic(groups.map_err(LogError::during("count the entries that have not left"))?))
+        };
+        self.limited(ask).await
     }
 
     async fn firsts(&self, moments: &[OffsetDateTime]) -> Result<Vec<Option<EntryId>>, LogError> {
@@ -376,12 +307,50 @@ impl LogEntries for PostgresLog {
                 .map_err(LogError::during("find the first entries"))?;
             Ok(found.into_iter().map(|id| id.map(EntryId)).collect())
         };
-        within(self.options.call_timeout, ask).await
+        self.limited(ask).await
     }
 
     async fn erase(&self, entries: &[EntryName], erasure: &Erasure) -> Result<u64, LogError> {
         erasure.check(entries)?;
-        within(self.options.call_timeout, self.erase_now(entries, erasure)).await
+        let ask = async {
+            let failed = || LogError::during("erase messages");
+            let statements = self.sql();
+            let mut connection = self.session().await?;
+            let mut tx = connection.begin().await.map_err(failed())?;
+            tx.execute(ONE_PLAN_HERE).await.map_err(failed())?;
+            let name = |row: &PgRow| -> Result<EntryName, sqlx::Error> {
+                Ok(EntryName { id: EntryId(row.try_get("id")?), message_id: row.try_get("message_id")? })
+            };
+            let mut erased = Vec::with_capacity(entries.len());
+            for (segment, entries) in by_segment(entries) {
+                let (ids, message_ids) = columns(&entries);
+                let query = sqlx::query(&statements.erase).bind(ids).bind(message_ids);
+                let query = query.bind(ERASED_CONTENT_TYPE).bind(segment);
+                for row in query.fetch_all(&mut *tx).await.map_err(failed())? {
+                    erased.push(name(&row).map_err(failed())?);
+                }
+            }
+            let (ids, message_ids) = columns(entries);
+            let copies = sqlx::query_scalar(&statements.erase_copies).bind(ids).bind(message_ids);
+            let copies = copies.bind(ERASED_CONTENT_TYPE).fetch_all(&mut *tx).await.map_err(failed())?;
+            let decided = decided(entries, &erased, &copies);
+            let decisions = sqlx::query(&statements.erase_decisions).bind(decided);
+            decisions.execute(&mut *tx).await.map_err(failed())?;
+            let (ids, message_ids) = columns(&erased);
+            sqlx::query(&statements.note_erased)
+                .bind(ids)
+                .bind(message_ids)
+                .bind(&erasure.signature.actor)
+                .bind(&erasure.signature.note)
+                .bind(ERASED)
+                .bind(erasure.decision)
+                .execute(&mut *tx)
+                .await
+                .map_err(failed())?;
+            tx.commit().await.map_err(failed())?;
+            Ok(erased.len() as u64)
+        };
+        self.limited(ask).await
     }
 
     async fn identity(&self) -> Result<String, LogError> {
@@ -391,15 +360,15 @@ impl LogEntries for PostgresLog {
             let identity = sqlx::query_scalar(&statement).fetch_one(&mut *connection).await;
             identity.map_err(LogError::during("identify the log"))
         };
-        within(self.options.call_timeout, ask).await
+        self.limited(ask).await
     }
 
     async fn note_operation(&self, relay: &RelayName, action: &str, by: &Signature) -> Result<(), LogError> {
         let noted = async {
-            let noted = self.tables.note(&mut *self.admin().await?, relay, action, by).await;
+            let noted = self.tables.note(&mut *self.session().await?, relay, action, by).await;
             noted.map_err(LogError::during("record an operation"))
         };
-        within(self.options.call_timeout, noted).await
+        self.limited(noted).await
     }
 }
 

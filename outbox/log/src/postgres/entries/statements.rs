@@ -1,9 +1,7 @@
 //! The SQL of queries about single entries.
 
-use crate::postgres::fragments::{
-    BOUNDED, COLUMNS, DISCARDED, EDITED, HEADERS, HEADERS_BYTES, LABELS, MISSING_SEGMENTS, PASSED,
-    SAME_SEGMENT, TRACE, UNBOUNDED,
-};
+use crate::postgres::fragments::{DISCARDED, EDITED, LABELS, MISSING_SEGMENTS, PASSED, SAME_SEGMENT};
+use crate::postgres::row::{BOUNDED, COLUMNS, ERASED, HEADERS, HEADERS_BYTES, TRACE, UNBOUNDED};
 
 // One index lookup for each of the ids $1.
 pub(in crate::postgres) const FIRSTS: &str = "
@@ -48,6 +46,7 @@ migrations::statements! {
         passed = PASSED;
         discarded = DISCARDED;
         edited = EDITED;
+        erased = ERASED;
         labels = LABELS;
         columns = COLUMNS;
         headers = HEADERS;
@@ -203,7 +202,7 @@ migrations::statements! {
     /// on (xid, id) would be read as a whole.
     erase = "
         UPDATE {schema}outbox_message AS m
-        SET key = NULL, headers = NULL, traceparent = NULL, tracestate = NULL, payload = '', content_type = $3
+        SET key = NULL, {erased}
         WHERE m.message_id = ANY($2::uuid[]) AND array_position($1::bigint[], m.id) IS NOT NULL
             AND ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = $4::integer
             AND NOT EXISTS (SELECT FROM {schema}outbox_relay AS r CROSS JOIN LATERAL (
@@ -216,7 +215,7 @@ migrations::statements! {
     /// recognised as well. Returns the ids.
     erase_copies = "
         UPDATE {schema}outbox_parked
-        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = '', content_type = $3
+        SET {erased}
         WHERE ctid = ANY(ARRAY(SELECT p.place FROM {schema}outbox_relay AS r
             CROSS JOIN unnest($1::bigint[], $2::uuid[]) AS asked(id, message_id)
             CROSS JOIN LATERAL (SELECT id, message_id, state FROM {schema}outbox_exception

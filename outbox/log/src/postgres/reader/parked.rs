@@ -1,7 +1,9 @@
 //! Entries that are parked beside the log.
 
-use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use migrations::Statement;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row as _};
 use time::OffsetDateTime;
 
 use super::{PgReader, rows_max};
@@ -13,6 +15,8 @@ use crate::postgres::page::{Cut, Place, short_max};
 use crate::postgres::row::{self, Column};
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::row::{Names, wait};
+
+type ParkedQuery = Query<'static, Postgres, PgArguments>;
 
 impl PgReader {
     pub(super) async fn due(
@@ -27,27 +31,9 @@ impl PgReader {
             DueKind::Scheduled => &self.statements.due,
             DueKind::Retrying => &self.statements.retried,
         };
-        let query = sqlx::query(statement)
-            .bind(rows_max(asked))
-            .bind(short_max(limit, asked))
-            .bind(self.relay.as_str())
-            .bind(at_micros(place.at_micros))
-            .bind(place.id.0)
-            .bind(&self.run);
-        let read = async || -> Result<Cut, sqlx::Error> {
-            let rows = query.fetch_all(&mut self.connection).await?;
-            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
-            let place = Place::Parked(&self.relay);
-            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
-            Ok(cut)
-        };
-        let cut = match read().await {
-            Ok(cut) => cut,
-            Err(error) => {
-                return Err(self.questions.unread(&mut self.connection, "read what is due", error).await);
-            }
-        };
-        self.check_run(cut.rows.len()).await?;
+        let query = self.of_relay(statement, asked, short_max(limit, asked));
+        let query = query.bind(at_micros(place.at_micros)).bind(place.id.0).bind(self.run.clone());
+        let cut = self.cut(query, limit, asked, "read what is due").await?;
         let mut page = DuePage { position: after, exhausted: cut.exhausted, ..DuePage::default() };
         for row in &cut.rows {
             let exception = self.exception(row, &cut, limit)?;
@@ -81,27 +67,9 @@ impl PgReader {
         limit: PageLimit,
     ) -> Result<Vec<Exception>, LogError> {
         let asked = self.parked_pace.rows(limit);
-        let query = sqlx::query(&self.statements.first)
-            .bind(rows_max(asked))
-            .bind(short_max(limit, asked))
-            .bind(self.relay.as_str())
-            .bind(probes.iter().map(|id| id.0).collect::<Vec<_>>())
-            .bind(&self.run);
-        let read = async || -> Result<Cut, sqlx::Error> {
-            let rows = query.fetch_all(&mut self.connection).await?;
-            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
-            let place = Place::Parked(&self.relay);
-            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
-            Ok(cut)
-        };
-        let cut = match read().await {
-            Ok(cut) => cut,
-            Err(error) => {
-                let doing = "read what is retried before the rest";
-                return Err(self.questions.unread(&mut self.connection, doing, error).await);
-            }
-        };
-        self.check_run(cut.rows.len()).await?;
+        let query = self.of_relay(&self.statements.first, asked, short_max(limit, asked));
+        let query = query.bind(probes.iter().map(|id| id.0).collect::<Vec<_>>()).bind(self.run.clone());
+        let cut = self.cut(query, limit, asked, "read what is retried before the rest").await?;
         cut.rows.iter().map(|row| self.exception(row, &cut, limit)).collect()
     }
 
@@ -113,27 +81,12 @@ impl PgReader {
         let each = (self.parked_pace.rows(limit) / asks.len().max(1)).max(1);
         let asked = each.saturating_mul(asks.len());
         let limit = PageLimit { entries_max: asked, ..limit };
-        let query = sqlx::query(&self.statements.held)
-            .bind(rows_max(each))
-            .bind(short_max(limit, asked))
-            .bind(self.relay.as_str())
-            .bind(asks.iter().map(|ask| ask.queue.as_str()).collect::<Vec<_>>())
+        let query = self
+            .of_relay(&self.statements.held, each, short_max(limit, asked))
+            .bind(asks.iter().map(|ask| ask.queue.as_str().to_owned()).collect::<Vec<_>>())
             .bind(asks.iter().map(|ask| ask.from.0).collect::<Vec<_>>())
-            .bind(&self.run);
-        let read = async || -> Result<Cut, sqlx::Error> {
-            let rows = query.fetch_all(&mut self.connection).await?;
-            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
-            let place = Place::Parked(&self.relay);
-            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
-            Ok(cut)
-        };
-        let cut = match read().await {
-            Ok(cut) => cut,
-            Err(error) => {
-                return Err(self.questions.unread(&mut self.connection, "read held entries", error).await);
-            }
-        };
-        self.check_run(cut.rows.len()).await?;
+            .bind(self.run.clone());
+        let cut = self.cut(query, limit, asked, "read held entries").await?;
         let mut pages = vec![HeldPage::default(); asks.len()];
         let mut last = 0;
         for row in &cut.rows {
@@ -182,6 +135,35 @@ impl PgReader {
             .map_err(LogError::during("list exceptions"))?;
         self.check_run(rows.len()).await?;
         rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
+    }
+
+    /// Begins a query for parked entries: `$1` rows, `$2` maximum bytes of content that is read
+    /// with its row, `$3` relay.
+    fn of_relay(&self, statement: &Statement, rows: usize, short_max: i64) -> ParkedQuery {
+        sqlx::query(statement).bind(rows_max(rows)).bind(short_max).bind(self.relay.to_string())
+    }
+
+    /// Reads parked entries, as many as fit, with their contents. `what` names the operation.
+    async fn cut(
+        &mut self,
+        query: ParkedQuery,
+        limit: PageLimit,
+        asked: usize,
+        what: &'static str,
+    ) -> Result<Cut, LogError> {
+        let read = async || -> Result<Cut, sqlx::Error> {
+            let rows = query.fetch_all(&mut self.connection).await?;
+            let mut cut = Cut::of(rows, limit, asked, false, &mut self.parked_pace)?;
+            let place = Place::Parked(&self.relay);
+            cut.complete(place, limit, &self.statements, &mut self.connection).await?;
+            Ok(cut)
+        };
+        let cut = match read().await {
+            Ok(cut) => cut,
+            Err(error) => return Err(self.questions.unread(&mut self.connection, what, error).await),
+        };
+        self.check_run(cut.rows.len()).await?;
+        Ok(cut)
     }
 
     fn exception(&self, row: &PgRow, cut: &Cut, limit: PageLimit) -> Result<Exception, LogError> {

@@ -10,14 +10,33 @@ use crate::admin::content::Content;
 use crate::admin::decision::{
     Batch, ChosenEntry, DecideError, Decision, EntryNow, TAKEN_FOR_CALLS, check_replaced, edited,
 };
+use crate::operators::Verdicts;
 use crate::sqlite::store::SqliteLog;
 use crate::{EntryId, ExceptionState, LogError, RelayName};
 
 impl SqliteLog {
+    /// Carries out a decision.
+    pub(super) async fn carry_out(
+        &self,
+        connection: &mut SqliteConnection,
+        batch: Batch<'_>,
+    ) -> Result<Verdicts, DecideError> {
+        let failed = || LogError::during("carry out the decision");
+        let takes_retrying = batch.decree.decision.action().takes_retrying();
+        let taken_until = if takes_retrying { self.take_waiting(connection, batch).await? } else { None };
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
+        let mut verdicts = Vec::with_capacity(batch.entries.len());
+        for entry in batch.entries {
+            verdicts.push(self.decide_one(&mut tx, batch, entry, taken_until).await?);
+        }
+        tx.commit().await.map_err(DecideError::of_commit)?;
+        Ok(verdicts)
+    }
+
     /// Takes the entries that wait for a retry from the relay, if the action applies to them (see
     /// [`crate::admin::decision`]). Those that have changed since the confirmation are left alone.
     /// Returns until when they are taken.
-    pub(super) async fn take_waiting(
+    async fn take_waiting(
         &self,
         connection: &mut SqliteConnection,
         batch: Batch<'_>,
@@ -56,7 +75,7 @@ impl SqliteLog {
     }
 
     /// Decides about one entry, in an open transaction.
-    pub(super) async fn decide_one(
+    async fn decide_one(
         &self,
         connection: &mut SqliteConnection,
         batch: Batch<'_>,

@@ -5,11 +5,14 @@ use std::sync::LazyLock;
 use outbox::sqlite::clock::NOW;
 
 use crate::sqlite::fragments::with_last_error;
+use crate::sqlite::row::{CONTENT, EDITED_CONTENT};
 
 migrations::statements! {
     parts {
         now = NOW;
         with_last_error = with_last_error!("false");
+        content = CONTENT;
+        edited_content = EDITED_CONTENT;
     }
 
     /// ?1 relay, or null for all.
@@ -58,10 +61,8 @@ migrations::statements! {
     /// ?1 relay, ?2 id, ?3 payload, ?4 headers: copies an entry that was too large to be copied,
     /// with its new content. The unchanged parts are read from the log.
     copy_edited = "
-        INSERT INTO outbox_parked
-            (relay, id, kind, content_type, headers, traceparent, tracestate, payload, enqueued_at)
-        SELECT e.relay, e.id, m.kind, m.content_type, coalesce(?4, m.headers), m.traceparent, m.tracestate,
-            coalesce(?3, m.payload), m.enqueued_at
+        INSERT INTO outbox_parked (relay, id, {content})
+        SELECT e.relay, e.id, {edited_content}
         FROM outbox_exception AS e CROSS JOIN outbox_message AS m
         WHERE e.relay = ?1 AND e.shard = 0 AND e.id = ?2 AND m.id = e.id AND m.message_id = e.message_id
         ON CONFLICT (relay, shard, id) DO NOTHING";

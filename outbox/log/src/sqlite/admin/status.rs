@@ -4,7 +4,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::statements::SQL;
 use crate::admin::entry::due;
-use crate::admin::status::{Backlog, Holder, RelayStatus};
+use crate::admin::status::{Backlog, Holder, RelayStatus, taken_for};
 use crate::sqlite::mark::id_of;
 use crate::sqlite::store::SqliteLog;
 use crate::{Cursor, EntryId, LogError, RelayName, row, stored};
@@ -25,6 +25,8 @@ impl SqliteLog {
             let holder: Option<String> = row.try_get("holder").map_err(failed())?;
             let expires_in: Option<f64> = row.try_get("expires_in").map_err(failed())?;
             let cursor: String = row.try_get("cursor").map_err(failed())?;
+            let checkpoint_age = due(row.try_get("age").map_err(failed())?).unwrap_or_default();
+            let taken_for = taken_for(&cursor, checkpoint_age);
             let (cursor, broker_trouble) = (stored::read(&cursor)?, stored::read_trouble(&cursor));
             let (summary, age) = self.tables.parked(&mut *connection, &relay).await?;
             let backlog = summary.add_to(backlog(&mut *connection, &cursor).await?, age);
@@ -33,7 +35,8 @@ impl SqliteLog {
                 epoch: row.try_get("epoch").map_err(failed())?,
                 standbys: None,
                 holder: holder.map(|name| Holder::of(name, expires_in)),
-                checkpoint_age: due(row.try_get("age").map_err(failed())?).unwrap_or_default(),
+                checkpoint_age,
+                taken_for,
                 history: None,
                 backlog,
                 cursor,

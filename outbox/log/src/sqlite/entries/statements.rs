@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use outbox::sqlite::clock::NOW;
 
-use crate::sqlite::fragments::{DISCARDED, EDITED, TRACE};
+use crate::sqlite::fragments::{DISCARDED, EDITED};
+use crate::sqlite::row::{COLUMNS, ERASED};
 
 /// Overwrites what a statement removes from the file, in this session.
 pub(super) const OVERWRITE: &str = "PRAGMA secure_delete = ON";
@@ -14,8 +15,9 @@ pub(super) const FIRST: &str =
 
 migrations::statements! {
     parts {
+        columns = COLUMNS;
+        erased = ERASED;
         now = NOW;
-        trace = TRACE;
         discarded = DISCARDED;
         edited = EDITED;
         // Null where they are longer than those of any message that a broker accepts.
@@ -105,18 +107,13 @@ migrations::statements! {
                     WHERE h.key = ?7 AND h.type = 'text' AND h.value = ?8))
         ORDER BY m.id DESC LIMIT ?9";
     /// ?1 ids, ?2 message ids, ?3 maximum bytes of a payload and ?4 of headers to read.
-    contents = "
-        SELECT id, message_id, topic, key, kind, content_type,
-            CASE WHEN octet_length(headers) <= ?4 THEN headers END AS headers,
-            {trace},
-            CASE WHEN octet_length(payload) <= ?3 THEN payload END AS payload,
-            octet_length(payload) AS payload_bytes, coalesce(octet_length(headers), 0) AS headers_bytes, enqueued_at,
-            (deliver_at - {now}) / 1e6 AS deliver_in FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
+    contents(payload_max = "?3", headers_max = "?4") = "
+        SELECT {columns} FROM outbox_message WHERE id IN (SELECT value FROM json_each(?1))
             AND message_id IN (SELECT value FROM json_each(?2)) ORDER BY id";
     /// ?1 ids, ?2 message ids, ?3 the content type of erased rows. As on PostgreSQL.
     erase = "
         UPDATE outbox_message
-        SET key = NULL, headers = NULL, traceparent = NULL, tracestate = NULL, payload = x'', content_type = ?3
+        SET key = NULL, {erased}
         WHERE id IN (SELECT value FROM json_each(?1)) AND message_id IN (SELECT value FROM json_each(?2))
             AND NOT EXISTS (SELECT 1 FROM outbox_relay AS r CROSS JOIN outbox_exception AS e
                 WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = outbox_message.id
@@ -125,7 +122,7 @@ migrations::statements! {
     /// ?1 ids, ?2 message ids, ?3 the content type of erased rows. As on PostgreSQL.
     erase_copies = "
         UPDATE outbox_parked
-        SET headers = NULL, traceparent = NULL, tracestate = NULL, payload = x'', content_type = ?3
+        SET {erased}
         WHERE (relay, shard, id) IN (SELECT e.relay, e.shard, e.id
             FROM outbox_relay AS r CROSS JOIN json_each(?1) AS asked CROSS JOIN outbox_exception AS e
             WHERE e.relay = r.relay AND e.shard = r.shard AND e.id = asked.value AND e.state = 'discarded'

@@ -21,7 +21,6 @@ pub(super) mod sqlite;
 use std::error::Error as _;
 use std::time::Duration;
 
-use message::Fault;
 use outbox_log::LogError;
 
 /// Time limit for connecting, and for one query.
@@ -43,7 +42,7 @@ impl From<LogError> for Unreachable {
     fn from(error: LogError) -> Self {
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let is_handed_on = causes.filter_map(|cause| cause.downcast_ref()).any(is_handed_on);
-        Self { unavailable: error.fault() == Fault::Broker, reason: error.to_string(), is_handed_on }
+        Self { unavailable: error.fault().is_temporary(), reason: error.to_string(), is_handed_on }
     }
 }
 

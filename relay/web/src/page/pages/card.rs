@@ -82,7 +82,10 @@ fn reason(wait: &Wait, index: usize) -> Markup {
 fn apart(wait: &Wait, why: Option<String>) -> (Option<String>, Option<String>) {
     let has_remedy = matches!(wait.symptom, Symptom::BrokerRefuses | Symptom::DatabaseAway);
     let Some(whole) = why.as_deref().filter(|_| has_remedy) else { return (why, None) };
-    match whole.rsplit_once("; ") {
+    // Not within brackets: librdkafka has "(after 0ms in state CONNECT; 1 identical error(s) …)".
+    let is_whole = |part: &str| part.matches('(').count() == part.matches(')').count();
+    let mut parts = whole.rmatch_indices("; ").map(|(at, mark)| (&whole[..at], &whole[at + mark.len()..]));
+    match parts.find(|(_, remedy)| is_whole(remedy)) {
         Some((error, remedy)) => (Some(format!("{error}.")), Some(format!("{}.", capital(remedy)))),
         None => (why, None),
     }
@@ -414,6 +417,10 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let error = String::from("refused (after 0ms in state CONNECT; 1 identical error(s) suppressed)");
+        let broker_error = Some(BrokerError { error: error.clone(), passes: true, since });
+        let text = rendered(Role::Viewer, &PipelineStatus { broker_error, ..away.clone() });
+        assert!(text.contains(&error) && !text.contains("1 identical error(s) suppressed)."), "{text}");
         let empty = PipelineStatus { oldest_pending_id: None, ..away.clone() };
         assert!(!rendered(Role::Viewer, &empty).contains("At most"));
         let pause = |paused| PauseLine {

@@ -1,6 +1,7 @@
 //! Consumers: according to their inboxes, and those of this process according to their status.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Query, State};
 use axum::http::Uri;
@@ -29,7 +30,7 @@ pub(crate) async fn show(
 ) -> Result<Html, Problem> {
     let turn = app.turn().await?;
     let places = app.with_inboxes(app.outboxes("")?, "").await;
-    let found = consumers(&places, &operator).await;
+    let found = consumers(&places, &operator, app.observer.searches()).await;
     places.close().await;
     drop(turn);
     let (lines, errors) = found?;
@@ -105,8 +106,14 @@ fn of_untaken(untaken: &Untaken) -> Markup {
             "applies nothing, for " (lasting(untaken.quiet.as_secs_f64())) ": "
             a href=(with_query("/message", &[("id", &id)])) { "a published message" }
             " has not arrived"
+            @if let Some(age) = searched(untaken.age) { ", as of " (age) " ago" }
         }
     }
+}
+
+/// Formats the age of a search; `None` if it has just been made.
+fn searched(age: Duration) -> Option<String> {
+    (age >= Duration::from_secs(1)).then(|| lasting(age.as_secs_f64()))
 }
 
 /// Formats the number of duplicates and their share of deliveries; a dash when none were counted.
@@ -196,8 +203,6 @@ fn waiting(wait: &OwnWait) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use inbox::WaitReason;
     use message::MessageId;
 
@@ -223,6 +228,23 @@ mod tests {
 
     fn rendered(all: Vec<OwnConsumer>) -> String {
         of_this_process(&OwnConsumers::from([(String::from("billing"), all)])).into_string()
+    }
+
+    #[test]
+    fn a_message_that_was_searched_for_earlier_says_so() {
+        let rendered = |age| {
+            let untaken = Untaken {
+                pipeline: String::from("orders"),
+                topic: String::from("orders"),
+                message_id: MessageId::new().into(),
+                quiet: Duration::from_secs(420),
+                age: Duration::from_millis(age),
+            };
+            of_untaken(&untaken).into_string()
+        };
+        assert!(rendered(999).ends_with("has not arrived</p>"), "{}", rendered(999));
+        let old = rendered(42_000);
+        assert!(old.contains("for 7m: ") && old.ends_with("has not arrived, as of 42s ago</p>"), "{old}");
     }
 
     /// Goal: an operator sees what a consumer of this process reads, what it waits for and since

@@ -78,7 +78,7 @@ pub(crate) async fn confirm(
                 @for (name, value) in kept(&form) { input type="hidden" name=(name) value=(value); }
                 @if !is_all { @for row in form.all("row") { input type="hidden" name="row" value=(row); } }
                 p { "Which: " (whole(&which(&form, is_all))) "." }
-                (meaning(&change, parts.iter().any(|it| it.source() == DeadSource::Outbox)))
+                (meaning(&change, &parts.iter().map(|it| it.source()).collect::<Vec<_>>()))
                 (left_out(&selected, &away))
                 @if matches!(change, Change::Requeue { .. }) && parts.iter().any(|it| it.source() == DeadSource::Inbox) {
                     label class="check" { input type="checkbox" name="accept_late" value="yes"; " Also apply messages older than the inbox's retention" }
@@ -261,14 +261,15 @@ fn permit(operator: &Operator) -> Result<(), OperateError> {
     operator.permit(Role::Operator, "decide about dead messages")
 }
 
-/// Renders what the decision does. `of_outbox` is whether it covers messages of an outbox, behind
-/// which others may wait.
-fn meaning(change: &Change, of_outbox: bool) -> Markup {
+/// Renders what the decision does to messages of these kinds of places. Others may wait behind
+/// them, in an inbox those of a consumer that holds the keys of dead letters.
+fn meaning(change: &Change, of: &[DeadSource]) -> Markup {
     html! {
         p {
             @match change {
                 Change::Discard => { "They will never be sent or applied. " strong { "This cannot be undone." }
-                    @if of_outbox { " Messages that are held behind them are published without them." }
+                    @if of.contains(&DeadSource::Outbox) { " Messages that are held behind them are published without them." }
+                    @if of.contains(&DeadSource::Inbox) { " Messages that their consumer holds behind them take effect without them." }
                 },
                 _ => "They are retried: the relay publishes them, or their consumer runs its handler again.",
             }
@@ -346,11 +347,18 @@ mod tests {
     /// button for messages of an outbox and of inboxes.
     #[test]
     fn a_discard_says_what_it_lets_through() {
-        let told = |change: &Change, of_outbox| meaning(change, of_outbox).into_string();
-        let through = "Messages that are held behind them are published without them.";
-        assert!(told(&Change::Discard, true).contains(through));
-        assert!(!told(&Change::Discard, false).contains(through));
-        assert!(!told(&Change::Requeue { accept_late: false }, true).contains(through));
+        let (outbox, inbox) = (DeadSource::Outbox, DeadSource::Inbox);
+        let published = "Messages that are held behind them are published without them.";
+        let applied = "Messages that their consumer holds behind them take effect without them.";
+        let cases: [(&[DeadSource], &[&str]); 3] =
+            [(&[outbox], &[published]), (&[inbox], &[applied]), (&[inbox, outbox], &[published, applied])];
+        for (of, through) in cases {
+            for text in [published, applied] {
+                let has = |change: &Change| meaning(change, of).into_string().contains(text);
+                assert_eq!(has(&Change::Discard), through.contains(&text), "{of:?}: {text}");
+                assert!(!has(&Change::Requeue { accept_late: false }));
+            }
+        }
     }
 
     #[test]

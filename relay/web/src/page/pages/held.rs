@@ -81,7 +81,8 @@ const COLUMNS: [Column; 8] = [
     column("Why", Kind::Why),
 ];
 
-/// Renders keys. The error of a message that stops a topic is told once: many keys wait for it.
+/// Renders keys. The error of a message that may stop a topic is told once: many keys may wait for
+/// it.
 fn rows(lines: &[HeldLine]) -> Vec<Vec<Markup>> {
     let mut told = BTreeSet::new();
     let is_told = |line: &HeldLine| match &line.stopped_by {
@@ -94,14 +95,10 @@ fn rows(lines: &[HeldLine]) -> Vec<Vec<Markup>> {
     lines.iter().zip(told).map(|(line, is_told)| row(line, is_told)).collect()
 }
 
-/// Renders a key. `is_told` is whether an earlier row has the error of the message that stops its
-/// topic.
+/// Renders a key. `is_told` is whether an earlier row has the error of the message that may stop
+/// its topic.
 fn row(line: &HeldLine, is_told: bool) -> Vec<Markup> {
     let HeldLine { pipeline, key, topic, first, state, since: at, due_in_seconds, .. } = line;
-    let due = match &line.stopped_by {
-        Some(Stop::Topic(stop)) => stop.due_in_seconds,
-        _ => *due_in_seconds,
-    };
     let story = with_query("/message", &[("id", first), ("pipeline", pipeline)]);
     vec![
         html! { @match key { Some(key) => (cell(key)), None => span class="faint" { "none" } } },
@@ -112,10 +109,10 @@ fn row(line: &HeldLine, is_told: bool) -> Vec<Markup> {
                 None => a href=(story) { (first) },
                 Some(Stop::Pause(_)) => "a pause",
                 Some(Stop::Topic(TopicStop { first, others: 0, .. })) => {
-                    a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) }
+                    "perhaps " a href=(with_query("/message", &[("id", first), ("pipeline", pipeline)])) { (first) }
                 }
                 Some(Stop::Topic(TopicStop { others, .. })) => {
-                    a href=(with_query("/dead", &[("pipeline", pipeline), ("topic", topic), ("state", "retrying")])) {
+                    "perhaps " a href=(with_query("/dead", &[("pipeline", pipeline), ("topic", topic), ("state", "retrying")])) {
                         "one of " (count(others + 1))
                     }
                 }
@@ -126,19 +123,21 @@ fn row(line: &HeldLine, is_told: bool) -> Vec<Markup> {
         html! { (count(waiting(line))) },
         since(*at),
         html! {
-            @if let Some(due) = due { span class="faint" { "next attempt in " (lasting(due)) } " " }
+            @if let Some(due) = *due_in_seconds { span class="faint" { "next attempt in " (lasting(due)) } " " }
             @match &line.stopped_by {
                 None if line.state == MessageState::Held && line.error.is_none() => {
                     span class="text" { "nothing known stops it: it may leave at any moment" }
                 },
                 None => (maybe(line.error.as_deref())),
                 Some(Stop::Pause(pause)) => (cell(&pause.told())),
-                Some(Stop::Topic(TopicStop { first, error, others, .. })) => {
+                Some(Stop::Topic(TopicStop { first, error, due_in_seconds, others })) => {
                     span class="text" {
-                        "its topic is stopped by "
+                        "its topic may be stopped by "
                         @if *others > 0 { "one of " (count(others + 1)) " messages that are retried, for example " }
                         (first)
+                        @if let Some(due) = due_in_seconds { " (next attempt in " (lasting(*due)) ")" }
                         @if is_told { ", as above" } @else if let Some(error) = error { ": " (plain(error)) }
+                        @if !is_told { "; if not, it leaves in its turn" }
                     }
                 }
                 Some(Stop::NotExamined) => {
@@ -196,19 +195,26 @@ mod tests {
         };
         let line = HeldLine { stopped_by: Some(Stop::Topic(stop.clone())), ..line };
         let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
-        assert!(cells[3].contains("id=5&amp;"), "{cells:?}");
-        assert!(cells[7].contains("its topic is stopped by 5: no topic"), "{cells:?}");
-        assert!(cells[7].contains("next attempt in 12s"), "{cells:?}");
+        assert!(cells[3].contains("perhaps <a") && cells[3].contains("id=5&amp;"), "{cells:?}");
+        let told =
+            "its topic may be stopped by 5 (next attempt in 12s): no topic; if not, it leaves in its turn";
+        assert!(cells[7].contains(told), "{cells:?}");
         let other = HeldLine { key: Some(String::from("order-8")), ..line.clone() };
         let both: Vec<String> =
             rows(&[line.clone(), other]).concat().into_iter().map(Markup::into_string).collect();
-        assert!(both[7].contains("5: no topic") && !both[7].contains("as above"), "{both:?}");
-        assert!(both[15].contains("stopped by 5, as above") && !both[15].contains("no topic"), "{both:?}");
+        assert!(both[7].contains("): no topic") && !both[7].contains("as above"), "{both:?}");
+        assert!(
+            both[15].contains("stopped by 5 (next attempt in 12s), as above")
+                && !both[15].contains("no topic"),
+            "{both:?}"
+        );
         let line = HeldLine { stopped_by: Some(Stop::Topic(TopicStop { others: 2, ..stop })), ..line };
         let cells: Vec<String> = row(&line, false).into_iter().map(Markup::into_string).collect();
         assert!(cells[3].contains("topic=refunds&amp;state=retrying\">one of 3<"), "{cells:?}");
         assert!(
-            cells[7].contains("one of 3 messages that are retried, for example 5: no topic"),
+            cells[7].contains(
+                "one of 3 messages that are retried, for example 5 (next attempt in 12s): no topic"
+            ),
             "{cells:?}"
         );
         let line = HeldLine { stopped_by: Some(Stop::NotExamined), ..line };

@@ -280,7 +280,7 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     }
     add(Relay, "admin.EDITED_SINCE", "", 100, 0, format!("'main',{},{unedited}", array(4_001..=4_100)));
     add(Relay, "admin.OVERDUE", "", 1, 0, s("ARRAY[1],ARRAY['2020-01-01']"));
-    add(Relay, "admin.EDIT", "", 1, 0, s("'main',4000,'\\x01',NULL"));
+    add(Relay, "admin.edit", "", 1, 0, s("'main',4000,'\\x01',NULL"));
     add(Relay, "admin.AUDIT", "", 1, 0, format!("'ann','main','discard','test',NULL,ARRAY[4000],ARRAY[{one}],NULL,NULL,NULL,NULL,NULL"));
     add(Relay, "tables.content", "", 1, 0, format!("'main',4000,{one}"));
     add(Relay, "tables.edit", "", 1, 0, s("'main',1"));

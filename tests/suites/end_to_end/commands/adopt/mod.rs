@@ -6,6 +6,7 @@ mod connect;
 mod debezium;
 mod escapes;
 mod frameworks;
+mod leading;
 mod lost;
 mod refused;
 mod roles;
@@ -52,6 +53,7 @@ tests::cases! { "adopt/{case}/{on}":
     postgres {
         what_cannot_be_adopted_is_left_as_it_is = refused::refused,
         an_open_writer_stops_the_move = refused::an_open_writer,
+        a_relay_that_may_publish_stops_the_move = leading::relays,
         a_lost_connection_holds_no_producer_back = lost::connections,
         the_printed_sql_does_the_same = by_hand::the_printed_sql,
         a_change_that_nothing_sends_is_refused = unseen::changes,

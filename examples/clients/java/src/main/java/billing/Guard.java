@@ -33,6 +33,15 @@ public interface Guard {
     /** Makes and forgets the days of the inbox. What it cannot do waits for the next hour. */
     String MAINTAIN = "SELECT string_agg(p, '; ') FROM inbox_maintain(?) AS p";
 
+    /** Proves that this transaction is the one that admitted the message. */
+    String FINISH = "SELECT inbox_finish(?, ?)";
+
+    /**
+     * A handler that hangs keeps its message from other processes for a minute: then its session is
+     * ended.
+     */
+    String IDLE = "set_config('idle_in_transaction_session_timeout', '60s', true)";
+
     /** Runs {@link #MAINTAIN} with the date of today. Returns its problems, or null. */
     String maintain(LocalDate today) throws Exception;
 
@@ -46,7 +55,7 @@ public interface Guard {
     static boolean isLost(Throwable error) {
         for (; error != null; error = error.getCause()) {
             if (error instanceof SQLException sql && sql.getSQLState() != null) {
-                return sql.getSQLState().startsWith("08") || sql.getSQLState().startsWith("57P");
+                return sql.getSQLState().matches("08...|57P..|25P03"); // 25P03 is the limit of IDLE.
             }
         }
         return false;

@@ -50,17 +50,22 @@ public final class JdbcBilling implements Guard {
         connection.setAutoCommit(false);
         try {
             T result = block.call();
-            one(connection, "SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
-            connection.commit();
+            connection.commit(); // Fails if an error of the database was swallowed.
             connection.setAutoCommit(true);
             return result;
         } catch (Exception error) {
             if (!Guard.isLost(error)) {
+                connection.setAutoCommit(false); // The block may have changed it.
                 connection.rollback();
                 connection.setAutoCommit(true);
             }
             throw error;
         }
+    }
+
+    private void handle(Message message) throws Exception {
+        handler.handle(connection, message);
+        one(connection, FINISH, consumer, message.id());
     }
 
     @Override
@@ -76,9 +81,10 @@ public final class JdbcBilling implements Guard {
             try {
                 Object[] content = {consumer, m.id(), m.kind(), m.contentType(), m.payload(), m.source()};
                 reason = transaction(connection, () -> {
-                    Object verdict = one(connection, "SELECT inbox_admit(?, ?, ?, ?, ?, ?)", content);
+                    String admit = "SELECT inbox_admit(?, ?, ?, ?, ?, ?) FROM " + IDLE;
+                    Object verdict = one(connection, admit, content);
                     if (verdict.equals("new")) {
-                        handler.handle(connection, m);
+                        handle(m);
                     }
                     return verdict.toString();
                 });
@@ -115,13 +121,13 @@ public final class JdbcBilling implements Guard {
         }
         try {
             return transaction(connection, () -> {
-                String take = "SELECT * FROM inbox_take_redrive(?, ?)";
+                String take = "SELECT * FROM inbox_take_redrive(?, ?), " + IDLE;
                 try (PreparedStatement statement = connection.prepareStatement(take)) {
                     statement.setString(1, consumer);
                     statement.setObject(2, request);
                     ResultSet row = statement.executeQuery();
                     if (row.next()) {
-                        handler.handle(connection, message(row));
+                        handle(message(row));
                     }
                     return true;
                 }

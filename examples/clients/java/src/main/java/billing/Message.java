@@ -38,12 +38,17 @@ public record Message(
     /** Reads a CloudEvent from the properties of a delivery. */
     public static Message read(String topic, BasicProperties properties, byte[] payload) {
         Map<String, String> events = new TreeMap<>();
-        Map<String, String> headers = new TreeMap<>();
+        Map<String, String> free = new TreeMap<>();
+        Map<String, String> arrived = new TreeMap<>();
         if (properties.getHeaders() != null) {
             properties.getHeaders().forEach((name, value) -> {
                 boolean isEvent = name.startsWith("cloudEvents_");
-                (isEvent ? events : headers).put(clean(isEvent ? name.substring(12) : name), clean(value));
+                (isEvent ? events : free).put(clean(isEvent ? name.substring(12) : name), clean(value));
+                arrived.put(clean(name), clean(value));
             });
+        }
+        if (properties.getMessageId() != null) {
+            arrived.put("amqp.message_id", clean(properties.getMessageId()));
         }
         UUID id = null;
         String problem = "";
@@ -56,9 +61,6 @@ public record Message(
             id = null;
             problem = "a chunk of a larger message";
         }
-        if (id == null) {
-            headers.put("amqp.message_id", clean(properties.getMessageId()));
-        }
         String type = properties.getContentType();
         return new Message(
                 clean(topic),
@@ -69,7 +71,7 @@ public record Message(
                 events.get("subject"),
                 events.getOrDefault("source", "/unknown"),
                 events.get("time"),
-                headers,
+                id == null ? arrived : free, // What is not understood distinguishes malformed deliveries.
                 problem);
     }
 

@@ -2,7 +2,6 @@ package billing;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.time.LocalDate;
-import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import javax.sql.DataSource;
@@ -14,6 +13,7 @@ import org.springframework.jdbc.datasource.DriverManagerDataSource;
 import org.springframework.jdbc.support.JdbcTransactionManager;
 import org.springframework.transaction.annotation.EnableTransactionManagement;
 import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.interceptor.TransactionAspectSupport;
 
 /** Bills orders: the same producer and consumer with Spring's JdbcTemplate and @Transactional. */
 @Configuration
@@ -37,25 +37,30 @@ public class SpringBilling {
 
         /** Admits a message and has its effect. */
         public String admit(Message m, Handler handler) throws Exception {
-            String admit = "SELECT inbox_admit(?, ?, ?, ?, ?, ?)";
+            String admit = "SELECT inbox_admit(?, ?, ?, ?, ?, ?) FROM " + Guard.IDLE;
             String verdict = jdbc.queryForObject(
                     admit, String.class, CONSUMER, m.id(), m.kind(), m.contentType(), m.payload(), m.source());
             if ("new".equals(verdict)) {
-                handler.handle(jdbc, m);
-                jdbc.execute("SELECT 1"); // Fails if an error was swallowed: COMMIT would only roll back.
+                handle(m, handler);
             }
             return verdict;
         }
 
         /** Takes a redrive that was begun, and has its effect. */
         public void redrive(Long request, Handler handler) throws Exception {
-            String take = "SELECT * FROM inbox_take_redrive(?, ?)";
-            List<Message> taken =
-                    jdbc.query(take, (row, number) -> JdbcBilling.message(row), CONSUMER, request);
-            for (Message message : taken) {
-                handler.handle(jdbc, message);
-                jdbc.execute("SELECT 1");
+            String take = "SELECT * FROM inbox_take_redrive(?, ?), " + Guard.IDLE;
+            for (Message message : jdbc.query(take, (row, n) -> JdbcBilling.message(row), CONSUMER, request)) {
+                handle(message, handler);
             }
+        }
+
+        private void handle(Message message, Handler handler) throws Exception {
+            handler.handle(jdbc, message);
+            if (TransactionAspectSupport.currentTransactionStatus().isRollbackOnly()) {
+                // Spring would roll back instead of COMMIT, and may raise nothing.
+                throw new IllegalStateException("the handler set rollback-only: to undo an effect, throw");
+            }
+            jdbc.queryForList(Guard.FINISH, CONSUMER, message.id());
         }
     }
 
@@ -72,8 +77,7 @@ public class SpringBilling {
             jdbc.update("INSERT INTO orders VALUES (?, ?, ?)", order, customer, cents);
             Map<String, Object> placed = Map.of("order", order, "customer", customer, "cents", cents);
             String enqueue = "SELECT outbox_enqueue_json('orders', ?::jsonb, key => ?, kind => 'order.placed')";
-            String payload = JdbcBilling.JSON.writeValueAsString(placed);
-            return jdbc.queryForObject(enqueue, UUID.class, payload, customer);
+            return jdbc.queryForObject(enqueue, UUID.class, JdbcBilling.JSON.writeValueAsString(placed), customer);
         }
     }
 

@@ -33,8 +33,16 @@ abstract class ClientTest {
         FAIL,
         REJECT,
         SWALLOW,
-        KILL
+        KILL,
+        /** Loses its session as the limit of {@link Guard#IDLE} ends it, if that is one minute. */
+        HANG,
+        /** The ways to end the transaction: each client has its own {@link #ROLL_BACK}. */
+        ROLL_BACK,
+        ROLL_BACK_IN_SQL,
+        COMMIT
     }
+
+    private static final Behaviour[] ROLLBACKS = {Behaviour.ROLL_BACK, Behaviour.ROLL_BACK_IN_SQL};
 
     abstract String consumer();
 
@@ -55,6 +63,13 @@ abstract class ClientTest {
 
     static void kill(Object process) throws Exception {
         query("SELECT pg_terminate_backend(?, 10000)", process);
+    }
+
+    /** Waits until a session has ended. */
+    static void await(Object process) throws Exception {
+        while (query("SELECT pid FROM pg_stat_activity WHERE pid = ?", process) != null) {
+            Thread.sleep(10);
+        }
     }
 
     String apply(Message message) throws Exception {
@@ -135,6 +150,72 @@ abstract class ClientTest {
         Message message = placed(order(), "ann");
         assertEquals("again", apply(message, Behaviour.SWALLOW));
         assertEquals("new", apply(message));
+    }
+
+    String failure(Message message) throws Exception {
+        String failed = "SELECT last_error FROM inbox_attempt WHERE consumer = ? AND message_id = ?";
+        return (String) query(failed, consumer(), message.id());
+    }
+
+    @Test
+    void aTransactionThatAHandlerEndsIsAFailure() throws Exception {
+        for (Behaviour end : ROLLBACKS) {
+            long number = order();
+            Message message = placed(number, "ann");
+            assertEquals("again", apply(message, end));
+            assertTrue(failure(message).toLowerCase().contains("to undo an effect"), failure(message));
+            assertEquals(0, invoices(number));
+            assertEquals("new", apply(message));
+            assertEquals(1, invoices(number));
+        }
+        Message message = placed(order(), "ann");
+        for (int attempt = 1; attempt < Guard.ATTEMPTS_MAX; attempt++) {
+            assertEquals("again", apply(message, Behaviour.ROLL_BACK));
+        }
+        assertEquals("poison", apply(message, Behaviour.ROLL_BACK));
+
+        // What it has committed has taken effect, and nothing more of the message will.
+        long number = order();
+        Message committed = placed(number, "ann");
+        assertEquals("again", apply(committed, Behaviour.COMMIT));
+        assertTrue(failure(committed).contains("leaves COMMIT to its caller"), failure(committed));
+        assertEquals("duplicate", apply(committed));
+        assertEquals(1, invoices(number));
+    }
+
+    @Test
+    void aRedriveWhoseHandlerEndsItsTransactionFails() throws Exception {
+        long number = order();
+        Message message = placed(number, "ann");
+        assertEquals("rejected", apply(message, Behaviour.REJECT));
+        for (Behaviour end : ROLLBACKS) {
+            query(ASK, letter(message, "id"), consumer());
+            assertTrue(guard(end).redrive());
+            String outcome = "SELECT outcome FROM inbox_audit WHERE dead_letter = ?::uuid ORDER BY seq DESC LIMIT 1";
+            String found = query(outcome, letter(message, "id")).toString();
+            assertTrue(found.toLowerCase().contains("to undo an effect"), found);
+            assertNull(letter(message, "resolution"));
+            assertEquals(0, invoices(number));
+        }
+        query(ASK, letter(message, "id"), consumer());
+        assertTrue(guard(Behaviour.BILL).redrive());
+        assertEquals(1, invoices(number));
+    }
+
+    @Test
+    void aHandlerThatHangsLosesItsSession() throws Exception {
+        long number = order();
+        Message message = placed(number, "ann");
+        Message other = placed(order(), "ann");
+        assertEquals("rejected", apply(other, Behaviour.REJECT));
+        query(ASK, letter(other, "id"), consumer());
+        Exception lost = assertThrows(Exception.class, () -> apply(message, Behaviour.HANG));
+        assertTrue(Guard.isLost(lost), () -> lost.toString());
+        assertTrue(Guard.isLost(assertThrows(Exception.class, guard(Behaviour.HANG)::redrive)));
+        assertNull(failure(message), "it is not the message's failure");
+        assertEquals("new", apply(message));
+        assertTrue(guard(Behaviour.BILL).redrive());
+        assertEquals(1, invoices(number));
     }
 
     @Test
@@ -252,10 +333,8 @@ abstract class ClientTest {
         for (JsonNode it : vectors.get("wires")) {
             JsonNode sent = it.get("message");
             JsonNode form = it.get("rabbitmq");
-            Map<String, Object> headers = new HashMap<>();
-            form.get("headers").properties().forEach(h -> headers.put(h.getKey(), h.getValue().asText()));
             BasicProperties properties = new BasicProperties.Builder()
-                    .headers(headers)
+                    .headers(texts(form.get("headers")))
                     .messageId(form.get("message_id").asText())
                     .contentType(form.get("content_type").asText())
                     .build();
@@ -271,8 +350,7 @@ abstract class ClientTest {
             assertEquals(sent.get("key").textValue(), found.key());
             assertEquals(sent.get("source").asText(), found.source());
             assertEquals(sent.get("time").asText(), found.madeAt());
-            Map<String, String> expected = new HashMap<>();
-            sent.get("headers").properties().forEach(h -> expected.put(h.getKey(), h.getValue().asText()));
+            Map<String, Object> expected = texts(sent.get("headers"));
             for (String name : new String[] {"traceparent", "tracestate"}) {
                 if (!sent.get(name).isNull()) {
                     expected.put(name, sent.get(name).asText());
@@ -280,5 +358,28 @@ abstract class ClientTest {
             }
             assertEquals(expected, found.headers());
         }
+        byte[] payload = String.valueOf(order()).getBytes();
+        for (JsonNode it : vectors.get("unreadable")) {
+            JsonNode form = it.get("rabbitmq");
+            JsonNode id = form.get("message_id");
+            BasicProperties properties = new BasicProperties.Builder()
+                    .headers(texts(form.get("headers")))
+                    .messageId(id == null ? null : id.asText())
+                    .build();
+            Message found = Message.read(form.get("routing_key").asText(), properties, payload);
+            assertNull(found.id());
+            assertEquals(texts(it.get("dead_letter_headers")), found.headers(), it.get("why").asText());
+            assertEquals("malformed", apply(found));
+            assertEquals("malformed", apply(found));
+        }
+        assertTrue(vectors.get("unreadable").size() > 5);
+        String count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = ? AND payload = ?";
+        assertEquals((long) vectors.get("unreadable").size(), query(count, consumer(), payload));
+    }
+
+    private static Map<String, Object> texts(JsonNode object) {
+        Map<String, Object> texts = new HashMap<>();
+        object.properties().forEach(member -> texts.put(member.getKey(), member.getValue().asText()));
+        return texts;
     }
 }

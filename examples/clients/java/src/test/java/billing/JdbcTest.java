@@ -29,6 +29,26 @@ class JdbcTest extends ClientTest {
                     JdbcBilling.bill(tx, message);
                     kill(JdbcBilling.one(tx, "SELECT pg_backend_pid()"));
                 }
+                case HANG -> {
+                    if (JdbcBilling.one(tx, "SHOW idle_in_transaction_session_timeout").equals("1min")) {
+                        Object process = JdbcBilling.one(tx, "SELECT pg_backend_pid()");
+                        JdbcBilling.one(tx, "SET LOCAL idle_in_transaction_session_timeout = '1ms'");
+                        await(process);
+                    }
+                    JdbcBilling.bill(tx, message);
+                }
+                case ROLL_BACK -> {
+                    JdbcBilling.bill(tx, message);
+                    tx.rollback();
+                }
+                case ROLL_BACK_IN_SQL -> {
+                    JdbcBilling.bill(tx, message);
+                    JdbcBilling.one(tx, "ROLLBACK");
+                }
+                case COMMIT -> {
+                    JdbcBilling.bill(tx, message);
+                    tx.setAutoCommit(true); // Commits.
+                }
             }
         });
     }

@@ -5,6 +5,7 @@ import org.springframework.context.annotation.AnnotationConfigApplicationContext
 import org.springframework.dao.DataAccessException;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.support.JdbcTransactionManager;
+import org.springframework.transaction.interceptor.TransactionAspectSupport;
 import org.springframework.transaction.support.TransactionTemplate;
 
 class SpringTest extends ClientTest {
@@ -40,6 +41,27 @@ class SpringTest extends ClientTest {
                 case KILL -> {
                     SpringBilling.bill(tx, message);
                     kill(tx.queryForObject("SELECT pg_backend_pid()", Integer.class));
+                }
+                case HANG -> {
+                    String limit = "SHOW idle_in_transaction_session_timeout";
+                    if ("1min".equals(tx.queryForObject(limit, String.class))) {
+                        Integer process = tx.queryForObject("SELECT pg_backend_pid()", Integer.class);
+                        tx.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'");
+                        await(process);
+                    }
+                    SpringBilling.bill(tx, message);
+                }
+                case ROLL_BACK -> {
+                    SpringBilling.bill(tx, message);
+                    TransactionAspectSupport.currentTransactionStatus().setRollbackOnly();
+                }
+                case ROLL_BACK_IN_SQL -> {
+                    SpringBilling.bill(tx, message);
+                    tx.execute("ROLLBACK");
+                }
+                case COMMIT -> {
+                    SpringBilling.bill(tx, message);
+                    tx.execute("COMMIT");
                 }
             }
         });
