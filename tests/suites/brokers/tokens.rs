@@ -183,23 +183,25 @@ async fn renewed(stage: Stage) -> Outcome {
     let mut kept = Session::open(&broker.client()).await?;
     issuer.set_manner(Manner::Ahead);
     let mut member = Subscriber::new(&broker.client(), [queue.clone()])?.subscribe().await?;
-    let mut publishes = 1;
+    let mut waiting = 1;
     let rounds = tokio::time::timeout(Duration::from_secs(180), async {
         let mut is_refused = false;
         while !is_refused || issuer.granted() < 6 {
             if !is_refused {
                 is_refused = lost.publish(&queue).await?.is_err();
-                publishes += usize::from(!is_refused);
+                waiting += usize::from(!is_refused);
             }
             kept.publish(&queue).await??;
-            publishes += 1;
+            let deliveries = receive(&mut member, waiting + 1).await?;
+            settle(&mut member, &deliveries).await?;
+            waiting = 0;
             sleep(WAIT).await;
         }
         Ok::<_, Failure>(())
     });
     rounds.await??;
     kept.publish(&queue).await??;
-    let deliveries = receive(&mut member, publishes + 1).await?;
+    let deliveries = receive(&mut member, 1).await?;
     settle(&mut member, &deliveries).await?;
     member.close().await?;
     admin.close().await;
