@@ -28,14 +28,16 @@ impl Bursts {
     pub(crate) fn add(&mut self, queue: QueueHash, bytes: usize) {
         let Some(held) = self.queues.get_mut(&queue) else { return };
         let entry = Amount::of(bytes);
-        (*held, self.total) = (held.plus(entry), self.total.plus(entry));
+        *held = held.plus(entry);
+        self.total = self.total.plus(entry);
     }
 
     /// Records that an entry was read back: no more than what was added.
     pub(crate) fn take(&mut self, queue: QueueHash, bytes: usize) {
         let Some(held) = self.queues.get_mut(&queue) else { return };
         let entry = Amount { entries: held.entries.min(1), bytes: held.bytes.min(bytes) };
-        (*held, self.total) = (held.minus(entry), self.total.minus(entry));
+        *held = held.minus(entry);
+        self.total = self.total.minus(entry);
     }
 
     /// Forgets the bursts of which nothing is held any more.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use message::{Backoff, Message, Oversize, SizeLimit, Splitter};
-use outbox_log::RowLimit;
+use outbox_log::{Entry, RowLimit};
 
 use super::filter::Filter;
 use crate::settings::{DeadPolicy, SettingValue};
@@ -113,6 +113,11 @@ impl EngineOptions {
     /// time. So it is not the largest retry delay, which may be a day.
     pub(crate) fn postponed_max(&self) -> Duration {
         self.retry_max.min(self.outage_delay_max.saturating_mul(POSTPONED_OUTAGES))
+    }
+
+    /// Returns an upper estimate of an entry's bytes on the wire; 0 for one that cannot be read.
+    pub(crate) fn entry_bytes(&self, entry: &Entry) -> usize {
+        entry.message.as_ref().map_or(0, |message| self.wire_bytes(message))
     }
 
     /// Returns an upper estimate of a message's bytes on the wire, in all of its chunks.

@@ -4,6 +4,7 @@
 //! entry; entries settle in any order, and the front of the ring advances when it can. Those that
 //! were parked are beside the ring: the cursor has passed them, and does not wait for them.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -375,20 +376,19 @@ impl Window {
         of_log.chain(self.beside.iter().map(|(ticket, item)| (*ticket, item)))
     }
 
-    /// Returns the number of open entries of each topic.
-    #[must_use]
-    pub(crate) fn open_by_topic(&self) -> HashMap<&str, usize> {
+    /// Returns a function that gives the number of open entries of a topic. It counts all topics at
+    /// its first call, in one pass.
+    pub(crate) fn open_of(&self) -> impl Fn(&str) -> usize {
+        let counts = OnceCell::new();
+        move |topic| counts.get_or_init(|| self.open_by_topic()).get(topic).copied().unwrap_or_default()
+    }
+
+    fn open_by_topic(&self) -> HashMap<&str, usize> {
         let mut counts = HashMap::new();
         for (_, item) in self.open() {
             *counts.entry(item.message.topic.as_str()).or_default() += 1;
         }
         counts
-    }
-
-    /// Returns the number of open entries of a topic.
-    #[must_use]
-    pub(crate) fn open_of(&self, topic: &str) -> usize {
-        self.open().filter(|(_, item)| item.message.topic.as_str() == topic).count()
     }
 
     /// Returns an id that names one entry here and a different one among `entries`.

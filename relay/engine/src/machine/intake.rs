@@ -53,8 +53,7 @@ impl Machine {
             Some(parked_entry(&entry, ExceptionState::Scheduled, 0, Some(due_in), None))
         } else if place == Place::Hold {
             self.silent.held_on_a_guess += usize::from(self.silence.is_guess());
-            let bytes = entry.message.as_ref().map_or(0, |message| self.settings.wire_bytes(message));
-            self.held_from_log(entry.topic(), entry.key(), bytes);
+            self.held_from_log(entry.topic(), entry.key(), self.settings.entry_bytes(&entry));
             Some(parked_entry(&entry, ExceptionState::Held, 0, None, None))
         } else {
             self.unacceptable(&entry).map(|problem| {
@@ -284,8 +283,7 @@ impl Machine {
             } else {
                 share = share.map(|left| left.saturating_sub(1));
                 topic = share.map(|_| entry.topic().to_owned());
-                let bytes = entry.message.as_ref().map_or(0, |message| self.settings.wire_bytes(message));
-                self.blocks.bursts.take(queue, bytes);
+                self.blocks.bursts.take(queue, self.settings.entry_bytes(entry));
                 self.readmit(exception, Origin::Held);
             }
             last = id;

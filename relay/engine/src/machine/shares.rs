@@ -42,7 +42,8 @@ impl Machine {
         if !self.is_congested() || !self.may_make_room() {
             return;
         }
-        let share = self.window.open_len() / KEY_SHARE;
+        let before = self.window.open_len();
+        let share = before / KEY_SHARE;
         let queues: Vec<Vec<Ticket>> =
             self.key_queues.longer_than(share).map(|waiting| waiting.iter().copied().collect()).collect();
         for ticket in queues.iter().filter_map(|waiting| waiting.first()) {
@@ -53,18 +54,15 @@ impl Machine {
         let mut first: Vec<Ticket> =
             queues.into_iter().filter_map(|waiting| self.first_of(waiting)).collect();
         first.sort_unstable();
-        let moves = !first.is_empty();
-        self.requeue |= moves;
+        self.requeue |= !first.is_empty();
         for ticket in first {
             // The others behind it follow when they are checked again.
             self.park_from_window(ticket, ExceptionState::Held, None, None, None);
         }
         // Entries that wait for a queue that is read page by page would keep the window full, too.
         self.requeue |= self.blocks.held.give_way();
-        self.look_again();
-        if moves {
-            self.moved_out();
-        }
+        self.check_again();
+        self.moved_out_since(before);
     }
 
     /// Records that an entry of the log is held. It counts if its queue gets further.

@@ -126,7 +126,7 @@ impl Machine {
     /// Lets busy topics continue if their destinations may have room again.
     fn look_at_busy(&mut self) {
         let Self { window, blocks, .. } = self;
-        let over = blocks.look_at_busy(self.silence.now(), |topic| window.open_of(topic));
+        let over = blocks.look_at_busy(self.silence.now(), window.open_of());
         self.events.extend(over.into_iter().map(|topic| Event::NotBusy { topic }));
         let over = blocks.named_over(self.silence.now());
         self.events.extend(over.into_iter().map(|reason| Event::NamedNotBusy { reason }));
@@ -139,6 +139,13 @@ impl Machine {
     /// session, probes of blocked topics come last: entries behind them would have to wait for the
     /// next session. Entries that were refused before wait until nothing else does (`refused.rs`).
     pub(super) fn look_again(&mut self) {
+        let before = self.window.open_len();
+        self.check_again();
+        self.moved_out_since(before);
+    }
+
+    /// Does the same as [`look_again`](Self::look_again), but tells busy topics nothing.
+    pub(super) fn check_again(&mut self) {
         self.requeue |= self.blocks.held.take_requeue();
         if !std::mem::take(&mut self.requeue) {
             return;
@@ -155,7 +162,6 @@ impl Machine {
         }
         let is_pipelined = self.key_queues.window() == MaxInFlightPerKey::Pipelined;
         let puts_off = self.puts_refused_off();
-        let before = self.window.open_len();
         let mut probes = Vec::new();
         for (id, ticket) in open {
             let Some(item) = self.window.get_mut(ticket).filter(|item| item.in_flight.is_none()) else {
@@ -196,17 +202,14 @@ impl Machine {
         for (ticket, key) in probes {
             self.key_queues.push(ticket, key.as_ref());
         }
-        if self.window.open_len() < before {
-            self.moved_out();
-        }
     }
 
-    /// Records that entries that were not in flight have left the window.
-    pub(super) fn moved_out(&mut self) {
+    /// Tells busy topics if entries that were not in flight have left the window, which had
+    /// `before` open ones.
+    pub(super) fn moved_out_since(&mut self, before: usize) {
         let Self { window, blocks, .. } = self;
-        if blocks.busy_len() > 0 {
-            let open = window.open_by_topic();
-            blocks.moved_out(|topic| open.get(topic).copied().unwrap_or_default());
+        if window.open_len() < before {
+            blocks.moved_out(window.open_of());
         }
     }
 
