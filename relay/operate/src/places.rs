@@ -312,7 +312,6 @@ impl Places {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use brokers::Secret;
@@ -323,19 +322,7 @@ mod tests {
 
     fn inbox(consumer: &str, port: u16) -> InboxConfig {
         let url = format!("postgres://nobody:secret@127.0.0.1:{port}/none?sslmode=disable");
-        InboxConfig {
-            consumer: ConsumerName::new(consumer).unwrap(),
-            scope: None,
-            url: Secret::Text(url.into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: false,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
-        }
+        InboxConfig::new(ConsumerName::new(consumer).unwrap(), Secret::Text(url.into()))
     }
 
     /// Goal: several inboxes that do not answer delay a request no longer than one. Oracle: all of

@@ -64,17 +64,8 @@ impl Scene {
 
     fn inbox(&self, effects: Option<&str>) -> Result<InboxConfig, Failure> {
         Ok(InboxConfig {
-            consumer: consumer()?,
-            scope: None,
-            url: Secret::Text(self.url.clone().into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: false,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
             effects: effects.map(str::to_owned),
-            effects_kinds: BTreeSet::new(),
-            group: None,
+            ..InboxConfig::new(consumer()?, Secret::Text(self.url.clone().into()))
         })
     }
 

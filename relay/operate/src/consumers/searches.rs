@@ -191,19 +191,7 @@ mod tests {
         enqueue(&outbox, 1).await;
         let passed = r#"INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{"base":"9","progress":null}')"#;
         outbox.run(passed).await;
-        let config = InboxConfig {
-            consumer: ConsumerName::new("billing").unwrap(),
-            scope: None,
-            url: Secret::Text(url.into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: false,
-            topics: BTreeSet::new(),
-            pipelines: BTreeSet::new(),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
-        };
+        let config = InboxConfig::new(ConsumerName::new("billing").unwrap(), Secret::Text(url.into()));
         let places = Places::new().outbox(&outbox.pipeline).inbox(&config).await;
         let look = async |searches: &Searches| {
             let (lines, away) =

@@ -135,7 +135,8 @@ async fn last_taken(
     let remembered = outbox.entries.firsts(&[inbox.database.remembers_from()]).await?;
     let Some(mut known) = remembered.into_iter().flatten().next() else { return Ok(None) };
     let search = Search { topic: Some(newest.topic.clone()), ..Search::default() };
-    let (mut unknown, mut last) = (newest.id, None);
+    let mut unknown = newest.id;
+    let mut last = None;
     for _ in 0..PLACES_MAX {
         let between = unknown.0.saturating_sub(known.0);
         if between <= 1 {

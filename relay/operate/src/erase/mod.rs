@@ -295,17 +295,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("none.db").display());
         let inbox = |pipeline: &str| InboxConfig {
-            consumer: ConsumerName::new("billing").unwrap(),
-            scope: None,
-            url: Secret::Text(url.clone().into()),
-            lent: None,
-            schema: None,
-            allow_plaintext: false,
-            topics: BTreeSet::new(),
             pipelines: BTreeSet::from([String::from(pipeline)]),
-            effects: None,
-            effects_kinds: BTreeSet::new(),
-            group: None,
+            ..InboxConfig::new(ConsumerName::new("billing").unwrap(), Secret::Text(url.clone().into()))
         };
         let (orders, mails) = (inbox("orders"), inbox("mails"));
         let readers = BTreeSet::from([RelayName::new("orders").unwrap()]);

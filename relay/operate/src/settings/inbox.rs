@@ -38,22 +38,33 @@ pub struct InboxConfig {
 }
 
 impl InboxConfig {
-    /// Creates an inbox in a database that a service lends, such as a pool. Of the options, the
-    /// schema and `allow_plaintext` apply. Commands that need a URL cannot reach it.
+    /// Creates an inbox at a URL, with all topics and pipelines of its consumer.
     #[must_use]
-    pub fn lent(consumer: ConsumerName, address: Address, options: LogOptions) -> Self {
+    pub fn new(consumer: ConsumerName, url: Secret) -> Self {
         Self {
             consumer,
             scope: None,
-            url: Secret::Text(SecretString::from("")),
-            lent: Some(address),
-            schema: options.schema,
-            allow_plaintext: options.allow_plaintext,
+            url,
+            lent: None,
+            schema: None,
+            allow_plaintext: false,
             topics: BTreeSet::new(),
             pipelines: BTreeSet::new(),
             effects: None,
             effects_kinds: BTreeSet::new(),
             group: None,
+        }
+    }
+
+    /// Creates an inbox in a database that a service lends, such as a pool. Of the options, the
+    /// schema and `allow_plaintext` apply. Commands that need a URL cannot reach it.
+    #[must_use]
+    pub fn lent(consumer: ConsumerName, address: Address, options: LogOptions) -> Self {
+        Self {
+            lent: Some(address),
+            schema: options.schema,
+            allow_plaintext: options.allow_plaintext,
+            ..Self::new(consumer, Secret::Text(SecretString::from("")))
         }
     }
 

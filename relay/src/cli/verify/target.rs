@@ -1,7 +1,5 @@
 //! The inboxes to compare, named by flags.
 
-use std::collections::BTreeSet;
-
 use inbox::ConsumerName;
 use operate::InboxConfig;
 
@@ -18,19 +16,7 @@ pub(super) fn inbox_of(flag: &str) -> Result<InboxConfig, Failure> {
     };
     let consumer = ConsumerName::new(consumer).map_err(|error| refused(error.to_string()))?;
     outbox::connect::dialect_of(url).map_err(|error| refused(error.to_string()))?;
-    Ok(InboxConfig {
-        consumer,
-        scope: None,
-        url: brokers::Secret::Text(url.into()),
-        lent: None,
-        schema: None,
-        allow_plaintext: false,
-        topics: BTreeSet::new(),
-        pipelines: BTreeSet::new(),
-        effects: None,
-        effects_kinds: BTreeSet::new(),
-        group: None,
-    })
+    Ok(InboxConfig::new(consumer, brokers::Secret::Text(url.into())))
 }
 
 #[cfg(test)]

@@ -71,17 +71,10 @@ pub fn pipeline(name: &RelayName, url: &str) -> PipelineConfig {
 pub fn inbox_config(url: &str, consumer: &str, pipelines: &[&str], topics: &[&str]) -> InboxConfig {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
     InboxConfig {
-        consumer: ConsumerName::new(consumer).unwrap(),
-        scope: None,
-        url: Secret::Text(url.to_owned().into()),
-        lent: None,
-        schema: None,
         allow_plaintext: true,
         topics: texts(topics),
         pipelines: texts(pipelines),
-        effects: None,
-        effects_kinds: BTreeSet::new(),
-        group: None,
+        ..InboxConfig::new(ConsumerName::new(consumer).unwrap(), Secret::Text(url.to_owned().into()))
     }
 }
 
