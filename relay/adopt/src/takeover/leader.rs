@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use super::call::{Limit, failed};
 
-/// The time after which no relay publishes that was running when it was paused: many times the
-/// interval at which it looks (400 ms), for a database that answers slowly.
-const HEEDED_AFTER: Duration = Duration::from_secs(5);
+/// The time after which no relay publishes that was running when it was paused: longer than any one
+/// of its calls to the database lasts (30 s, by default), and the interval at which it looks (400
+/// ms).
+const HEEDED_AFTER: Duration = Duration::from_secs(35);
 
 /// The relays of the outbox whose leases have a holder, and for how many seconds each has been
 /// paused.
@@ -185,15 +186,15 @@ mod tests {
         let now = Instant::now();
         let paused = |seconds| vec![row("a", Some(seconds))];
         let wait = |seconds| Look::Wait(Duration::from_secs_f64(seconds), leader("a", true));
-        assert_eq!(leaders().decide(paused(0.25), now), wait(4.75));
-        assert_eq!(leaders().decide(paused(5.0), now), Look::Quiet);
+        assert_eq!(leaders().decide(paused(0.25), now), wait(34.75));
+        assert_eq!(leaders().decide(paused(35.0), now), Look::Quiet);
         // The database's clock was set back.
         let mut leaders = leaders();
-        assert_eq!(leaders.decide(paused(-3_600.0), now), wait(5.0));
-        assert_eq!(leaders.decide(paused(-3_596.0), now + Duration::from_secs(4)), wait(1.0));
-        assert_eq!(leaders.decide(paused(-3_595.0), now + Duration::from_secs(5)), Look::Quiet);
+        assert_eq!(leaders.decide(paused(-3_600.0), now), wait(35.0));
+        assert_eq!(leaders.decide(paused(-3_566.0), now + Duration::from_secs(34)), wait(1.0));
+        assert_eq!(leaders.decide(paused(-3_565.0), now + Duration::from_secs(35)), Look::Quiet);
         assert_eq!(leaders.decide(vec![row("a", None)], now), Look::Leads(leader("a", false)), "resumed");
-        assert_eq!(leaders.decide(paused(0.0), now), wait(5.0), "and paused again");
+        assert_eq!(leaders.decide(paused(0.0), now), wait(35.0), "and paused again");
     }
 
     #[test]
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(leaders().decide(vec![over.clone()], now), Look::Quiet);
         let found = vec![over, row("b", Some(1.0)), row("c", Some(60.0)), row("d", None)];
         assert_eq!(leaders().decide(found.clone(), now), Look::Leads(leader("d", false)));
-        let found = [&found[..3], &[row("e", Some(3.0))]].concat();
+        let found = [&found[..3], &[row("e", Some(33.0))]].concat();
         assert_eq!(leaders().decide(found, now), Look::Wait(Duration::from_secs(2), leader("e", true)));
     }
 

@@ -19,6 +19,10 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(300);
 /// Maximum number of rows of a log that are searched for a consumer's newest message.
 const LOOKED_AT_MAX: u64 = 20_000;
 
+/// Maximum number of rows of a log that are searched for the place up to which a consumer has come:
+/// enough for a topic that has one row in some thousands.
+const PASSED_MAX: u64 = 200_000;
+
 /// Maximum number of messages that one call returns: the newest may be parked, or left to others.
 const PER_CALL: u32 = 50;
 
@@ -65,6 +69,16 @@ struct Searched {
     is_complete: bool,
 }
 
+/// When a consumer took a message of a topic.
+#[derive(Debug, Clone, Copy)]
+enum LastTaken {
+    At(OffsetDateTime),
+    /// It has taken none that it remembers.
+    Never,
+    /// The search was too long to say.
+    NotFound,
+}
+
 async fn search(
     inbox: &InboxPlace,
     outboxes: &[&OutboxPlace],
@@ -80,12 +94,17 @@ async fn search(
             if entry.enqueued_at < remembers_from || is_known(inbox, entry.message_id).await? {
                 continue;
             }
-            // An outbox that does not answer is reported in its own place.
-            let Ok(taken) = last_taken(outbox, inbox, &entry, now).await else {
-                is_complete = false;
-                continue;
+            let taken = match last_taken(outbox, inbox, &entry, now).await {
+                // An outbox that does not answer is reported in its own place.
+                Err(_) => {
+                    is_complete = false;
+                    continue;
+                }
+                // It may catch up.
+                Ok(LastTaken::NotFound) => continue,
+                Ok(LastTaken::Never) => None,
+                Ok(LastTaken::At(at)) => Some(since(now, at)),
             };
-            let taken = taken.map(|at| since(now, at));
             if taken.is_some_and(|quiet| quiet < TAKEN_WITHIN) {
                 // It catches up.
                 continue;
@@ -130,34 +149,48 @@ async fn last_taken(
     inbox: &InboxPlace,
     newest: &SelectedEntry,
     now: OffsetDateTime,
-) -> Result<Option<OffsetDateTime>, OperateError> {
+) -> Result<LastTaken, OperateError> {
     let extent = outbox.entries.extent(&outbox.pipeline).await?;
     let remembered = outbox.entries.firsts(&[inbox.database.remembers_from()]).await?;
-    let Some(mut known) = remembered.into_iter().flatten().next() else { return Ok(None) };
+    let Some(mut known) = remembered.into_iter().flatten().next() else { return Ok(LastTaken::Never) };
     let search = Search { topic: Some(newest.topic.clone()), ..Search::default() };
     let mut unknown = newest.id;
     let mut last = None;
+    let mut looked_at = 0;
     for _ in 0..PLACES_MAX {
         let between = unknown.0.saturating_sub(known.0);
         if between <= 1 {
             break;
         }
         // The last step looks immediately below the first unknown message.
-        let below = if between <= i64::from(PER_CALL) { unknown } else { EntryId(known.0 + between / 2) };
-        let part = outbox.entries.search(&outbox.pipeline, &extent, &search, below, PER_CALL).await?;
-        let ids = part.entries.iter().filter(|entry| is_published(outbox, entry));
-        let ids: Vec<_> = ids.map(|entry| entry.message_id).collect();
+        let is_last = between <= i64::from(PER_CALL);
+        let middle = if is_last { unknown } else { EntryId(known.0 + between / 2) };
+        // Other topics may fill the log between two messages of this one.
+        let mut ids = Vec::new();
+        let mut below = Some(middle);
+        while let Some(from) = below.filter(|from| *from > known && ids.is_empty()) {
+            if looked_at >= PASSED_MAX {
+                return Ok(last.map_or(LastTaken::NotFound, LastTaken::At));
+            }
+            let part = outbox.entries.search(&outbox.pipeline, &extent, &search, from, PER_CALL).await?;
+            let published = part.entries.iter().filter(|entry| is_published(outbox, entry));
+            ids.extend(published.map(|entry| entry.message_id));
+            looked_at += part.looked_at;
+            below = part.below;
+        }
         let found = taken(inbox, &ids).await?;
         last = last.max(found);
-        if last.is_some_and(|at| now - at < TAKEN_WITHIN) || below == unknown {
+        if last.is_some_and(|at| now - at < TAKEN_WITHIN) || is_last {
             break;
         }
-        match found {
-            Some(_) => known = below,
-            None => unknown = below,
+        // Without a message of the topic below the middle, the place can only be above it.
+        if found.is_some() || ids.is_empty() {
+            known = middle;
+        } else {
+            unknown = middle;
         }
     }
-    Ok(last)
+    Ok(last.map_or(LastTaken::Never, LastTaken::At))
 }
 
 /// Returns when the consumer took the first of these messages that it knows.
@@ -233,16 +266,17 @@ mod tests {
     use crate::places::Places;
     use crate::sample::Sample;
 
-    /// The messages of four hours, one every 14 seconds, of which the last one is ten minutes old.
+    /// The messages of four hours, at equal intervals, of which the last one is ten minutes old.
+    /// Those for which `@orders` holds are of the topic `orders`.
     const MESSAGES: &str = "\
         INSERT INTO outbox_message (message_id, topic, payload, enqueued_at) \
         SELECT printf('%s-%s-7000-8000-%012d', substr(hex, 1, 8), substr(hex, 9, 4), n), \
-            iif(n % 10 = 0, 'others', 'orders'), x'', at * 1000 FROM ( \
+            iif(@orders, 'orders', 'others'), x'', at * 1000 FROM ( \
             SELECT n, at, printf('%012x', at) AS hex FROM ( \
-            SELECT value AS n, (unixepoch() - 600 - (1000 - value) * 14) * 1000 AS at FROM \
-            (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1000) \
+            SELECT value AS n, (unixepoch() - 600) * 1000 - (@count - value) * 14000000 / @count AS at FROM \
+            (WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < @count) \
                 SELECT value FROM n))); \
-        INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{\"base\":\"1000\",\"progress\":null}')";
+        INSERT INTO outbox_relay (relay, epoch, cursor) VALUES ('orders', 1, '{\"base\":\"@count\",\"progress\":null}')";
 
     /// The consumer `billing` has taken messages up to this one, at one each second until some time
     /// ago; the consumer `mail` has taken all of them.
@@ -254,10 +288,15 @@ mod tests {
         SELECT message_id, 'mail', zeroblob(32), unixepoch() * 1000000 FROM o.outbox_message; \
         DETACH o";
 
-    /// Returns for how long the consumer `billing` is reported to have applied nothing.
+    /// Returns for how long the consumer `billing` is reported to have applied nothing, in a log of
+    /// 1,000 messages.
     async fn quiet(upto: u32, ago: u32) -> Option<Duration> {
+        quiet_in(1_000, "n % 10 <> 0", upto, ago).await
+    }
+
+    async fn quiet_in(count: u32, orders: &str, upto: u32, ago: u32) -> Option<Duration> {
         let sample = Sample::open().await;
-        sample.run(MESSAGES).await;
+        sample.run(&MESSAGES.replace("@count", &count.to_string()).replace("@orders", orders)).await;
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}?mode=rwc", folder.path().join("inbox.db").display());
         let mut connection = SqliteConnection::connect(&url).await.unwrap();
@@ -295,6 +334,18 @@ mod tests {
         assert!((1_000..1_060).contains(&stopped), "{stopped} s");
         let never = quiet(0, 0).await.unwrap().as_secs();
         assert!((600..660).contains(&never), "{never} s: since the newest message");
+    }
+
+    /// Goal: other topics that fill the log between two messages of the consumer's topic do not
+    /// hide which of them it has taken. Oracle: for how long.
+    #[tokio::test]
+    async fn a_consumer_of_a_rare_topic_that_catches_up_applies_something() {
+        let rare = "n % 15000 = 1";
+        for upto in [30_001, 60_001] {
+            assert_eq!(quiet_in(75_001, rare, upto, 0).await, None, "up to {upto}");
+        }
+        let stopped = quiet_in(75_001, rare, 30_001, 1_000).await.unwrap().as_secs();
+        assert!((1_000..1_060).contains(&stopped), "{stopped} s");
     }
 
     /// Goal: a message that is a dead letter is not reported as one that has not arrived, also if

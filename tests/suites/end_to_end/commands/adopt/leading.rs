@@ -42,6 +42,6 @@ pub(super) async fn relays(stage: Stage) -> Outcome {
     assert_eq!(database.integer(triggers).await?, 1);
     let lasted = begun.elapsed();
     // Both clocks are of this machine.
-    assert!(lasted > Duration::from_secs(4), "the relay may not have seen its pause after {lasted:?}");
+    assert!(lasted > Duration::from_secs(30), "the relay may not have seen its pause after {lasted:?}");
     Ok(())
 }
