@@ -14,7 +14,7 @@ use crate::trial::{Outcome, cannot_run, trial};
 /// `trials()`. A case that no list names, or a module that no other lists, is code without a use,
 /// which the suites refuse to compile.
 ///
-/// ```ignore
+/// ```text
 /// tests::cases! { "outbox/log/{on}/{case}":
 ///     every { rows_of_plain_sql_are_read, a_rollback_leaves_nothing }
 ///     on_postgres { a_late_commit_is_read }

@@ -22,8 +22,8 @@ pub(super) fn is_documents_only(since: &str) -> Result<bool, String> {
 fn is_document(path: &str) -> bool {
     let is_in_docs = path.starts_with("docs/") && [".csv", ".svg"].iter().any(|end| path.ends_with(end));
     let is_text = path.ends_with(".md") || is_in_docs || ["LICENSE", "book.toml"].contains(&path);
-    // Compiled into packages, or run by a test of the examples.
-    is_text && path != "docs/quick-start.md"
+    // Compiled into packages, or run by a test of the examples; read and run by a case of a suite.
+    is_text && !["docs/quick-start.md", "docs/schema.md"].contains(&path)
 }
 
 #[cfg(test)]
@@ -40,6 +40,7 @@ mod tests {
         for path in [
             "docs/operations/alerts.yml",
             "docs/quick-start.md",
+            "docs/schema.md",
             "relay/web/src/page/assets/icon.svg",
             "src/lib.rs",
             "Cargo.lock",
@@ -48,6 +49,18 @@ mod tests {
         ] {
             assert!(!is_document(path), "{path}");
         }
+    }
+
+    /// The suites are not among the programs that a change of documents runs.
+    #[test]
+    fn a_document_that_a_suite_reads_is_code() {
+        let root = workspace::root().unwrap();
+        let listed = git::answer(&root, ["grep", "-ho", "include_str!(.*docs/[^\"]*", "--", "tests/suites"]);
+        let listed = listed.unwrap();
+        let mut documents = listed.lines().filter_map(|line| line.find("docs/").map(|at| &line[at..]));
+        assert!(documents.clone().count() > 0);
+        let mistaken = documents.find(|path| is_document(path));
+        assert_eq!(mistaken, None, "it is read by a suite");
     }
 
     #[test]

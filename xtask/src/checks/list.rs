@@ -82,7 +82,7 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "clippy",
         place: Place::Gate,
-        why: "lints of the whole workspace, once, with all its features: warnings are errors",
+        why: "lints of the whole workspace, once, with its default features: warnings are errors",
         needs: Needs::Nothing,
         run: |_| {
             let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
@@ -99,7 +99,7 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "unit",
         place: Place::Gate,
-        why: "decisions and parsers of every crate, and the documents: no service, seconds",
+        why: "decisions and parsers of every crate of the product, and the documents: no service, minutes",
         needs: Needs::Programs,
         run: |told| unit(told),
     },
@@ -127,14 +127,14 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "tls",
         place: Place::Gate,
-        why: "whom connections trust: seconds, and a mistake is a hole",
+        why: "whom connections trust: two minutes, and a mistake is a hole",
         needs: Needs::Services,
         run: |told| suite(told, "tests", "tls", Needs::Services),
     },
     Check {
         name: "canary",
         place: Place::Gate,
-        why: "no secret and no payload is logged: seconds, and a mistake is a leak",
+        why: "no secret and no payload is logged: a minute, and a mistake is a leak",
         needs: Needs::Services,
         run: |told| suite(told, "tests", "canary", Needs::Services),
     },
@@ -165,7 +165,7 @@ pub(super) const ALL: [Check; 33] = [
     Check {
         name: "features",
         place: Place::Night,
-        why: "21 selections of features, compiled and documented: minutes",
+        why: "23 selections of features, compiled and documented: minutes",
         needs: Needs::Nothing,
         run: |_| Ok(features::check().into()),
     },
