@@ -453,8 +453,8 @@ mod tests {
         checkpoint_at = unixepoch() * 1000000";
 
     /// Goal: a leader is not accused of storing nothing because a row that has just become visible
-    /// is old. Oracle: the symptoms, of one that stores the row half a second later, and of one
-    /// that does not.
+    /// is old. Oracle: the symptoms, of one that stores the row soon after the first look, and of
+    /// one that does not.
     #[tokio::test]
     async fn a_row_that_becomes_visible_late_accuses_no_leader() {
         let viewer = Operator::new("ann", Role::Viewer);
@@ -462,7 +462,7 @@ mod tests {
             let sample = Sample::open().await;
             sample.run(QUIET).await;
             let stored = async {
-                tokio::time::sleep(LOOK_AGAIN_AFTER / 2).await;
+                tokio::time::sleep(LOOK_AGAIN_AFTER / 8).await;
                 if stores {
                     sample.run(STORED).await;
                 }

@@ -67,7 +67,7 @@ async fn answer(mut connection: TcpStream, tell: mpsc::UnboundedSender<Seen>) {
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(10), future).await.expect("in time")
+    tokio::time::timeout(Duration::from_mins(4), future).await.expect("in time")
 }
 
 async fn read(client: &mut TcpStream, count: usize) -> std::io::Result<Vec<u8>> {

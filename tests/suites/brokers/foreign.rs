@@ -30,7 +30,7 @@ use crate::sqs;
 /// The same body for all deliveries.
 const BODY: &str = r#"{"amount":10}"#;
 const TENANTS: [&str; 5] = ["t1", "t2", "t3", "t4", "t5"];
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(4);
 /// A moment in milliseconds since 1970, and as text.
 const AT_MS: i64 = 1_700_000_000_123;
 const AT: &str = "2023-11-14T22:13:20.123Z";

@@ -58,7 +58,7 @@ impl Line {
     /// Maximum connections of the pool.
     const CONNECTIONS: u32 = 4;
     /// The time limit of the calls that it ends.
-    pub(crate) const LIMIT: Duration = Duration::from_secs(1);
+    pub(crate) const LIMIT: Duration = Duration::from_secs(4);
 
     /// Withholds the answer to the next BEGIN.
     pub(crate) fn arm(&self) {

@@ -117,7 +117,7 @@ async fn every_commit_of_a_worker_waits(stage: Stage) -> Outcome {
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
     let worker = tokio::spawn(async move { sagas.run(async move { stopped.notified().await }).await });
-    let level = tokio::time::timeout(Duration::from_secs(30), found.recv()).await?;
+    let level = tokio::time::timeout(Duration::from_mins(4), found.recv()).await?;
     stop.notify_one();
     worker.await?;
     assert_eq!(level, Some(FULL), "in the transaction of a step");
@@ -126,7 +126,7 @@ async fn every_commit_of_a_worker_waits(stage: Stage) -> Outcome {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), is_idle).await?;
+    tokio::time::timeout(Duration::from_mins(4), is_idle).await?;
     let mut connections = Vec::new();
     while let Some(mut connection) = pool.try_acquire() {
         assert_eq!(synchronous(&mut connection).await?, FULL, "of connection {}", connections.len());

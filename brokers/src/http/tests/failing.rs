@@ -34,11 +34,11 @@ async fn messages_for_a_url_that_is_tried_do_not_wait_for_the_attempt() {
 async fn a_message_on_which_the_endpoint_hangs_takes_no_other_with_it() {
     let server = Server::start([Step::Hang, status("204 No Content"), Step::Gate]).await;
     let config = config().url(server.url("/")).concurrency(2);
-    let mut session = Session::open(&config.request_timeout_ms(500).connect_timeout_ms(2_500)).await;
+    let mut session = Session::open(&config.request_timeout_ms(1_500).connect_timeout_ms(7_500)).await;
     session.submit([message("orders", "hangs")]).await;
     server.after(1).await;
     // So that it is over well before the one at the gate.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
     session.submit((0..3).map(|key| message("orders", &key.to_string()))).await;
     let mut receipts = Vec::new();
     for _ in 0..3 {

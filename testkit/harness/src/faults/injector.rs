@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn every_planned_fault_has_its_turn_and_its_record() {
         let injector = FaultInjector::new(vec![Box::new(Named("fails")), Box::new(Named("works"))]);
         let planned = [(2, "works"), (1, "fails"), (3, "unknown"), (9, "works")];

@@ -182,7 +182,7 @@ async fn operators_lock_dead_letters_in_one_order_on_postgres(database: &Databas
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waits).await.expect("the discard waits");
+    tokio::time::timeout(Duration::from_mins(4), waits).await.expect("the discard waits");
     sqlx::query("SET LOCAL lock_timeout = '1s'").execute(&mut *other).await.unwrap();
     sqlx::query(lock).bind(ids[1].0).execute(&mut *other).await.unwrap();
     other.rollback().await.unwrap();
@@ -199,7 +199,7 @@ fn seen(id: DeadLetterId) -> SeenLetter {
 /// timeout, and decides nothing; one about many leaves it out. Oracle: the errors; the stored
 /// decisions; the same decision after the redrive.
 async fn a_decision_about_a_dead_letter_that_is_redriven_says_so_on_postgres(database: &Database<Postgres>) {
-    let options = database.options().call_timeout(Duration::from_secs(4));
+    let options = database.options().call_timeout(Duration::from_secs(8));
     let inbox = Inbox::<Postgres>::open(database.pool.clone(), options).await.unwrap();
     let id = store_dead_letter(&inbox, &json(r#"{"a":1}"#), Reason::Rejected).await;
     // The lock that a redrive holds while its handler runs.

@@ -494,7 +494,7 @@ where
     async fn handle(&self, tx: &mut Tx<DB>, message: &Message) -> Result<Option<Vec<u8>>, HandlerError> {
         DB::apply(tx, "billing", message).await?;
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
-        let waited = tokio::time::timeout(Duration::from_secs(20), (self.until)(call)).await;
+        let waited = tokio::time::timeout(Duration::from_mins(4), (self.until)(call)).await;
         waited.expect("the moment that the test waits for");
         Ok(None)
     }

@@ -179,7 +179,7 @@ async fn a_key_has_one_lock_whatever_the_search_path(db: Database<Postgres>) {
     for (holding, other) in [(&keys, &others), (&others, &keys)] {
         let held = holding.begin(&key("k"), request("k"), &ClaimOptions::default()).await.unwrap();
         let Claimed::Acquired(tx) = held else { panic!("{held:?}") };
-        let looked = tokio::time::timeout(Duration::from_secs(20), run(other, "k")).await;
+        let looked = tokio::time::timeout(Duration::from_mins(4), run(other, "k")).await;
         assert_eq!(looked, Ok("in_flight"));
         tx.rollback().await.unwrap();
     }

@@ -18,9 +18,9 @@ tests::cases! { "outbox/hosts/{on}/{case}":
     postgres {
         a_host_that_is_away_is_passed_over = away,
         a_host_whose_sessions_are_read_only_is_passed_over_unless_it_may_be = read_only,
-        a_host_that_is_gone_costs_an_acquire_little = gone,
         no_host_at_all_is_told_with_each_of_them = nowhere,
     }
+    night postgres { a_host_that_is_gone_costs_an_acquire_little = gone }
 }
 
 /// Returns the URL with a host before its own on which nothing listens.

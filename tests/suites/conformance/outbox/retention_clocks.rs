@@ -76,26 +76,35 @@ async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect
 /// time they take, and the cursors.
 async fn a_lease_from_a_clock_that_was_ahead_does_not_keep_its_relay<DB: TestDialect>(db: &Database<DB>) {
     const LENGTH: Duration = Duration::from_secs(2);
+    const LENGTH_ALIVE: Duration = Duration::from_secs(8);
     let (ended, alive) = (RelayName::new("ended").unwrap(), RelayName::new("alive").unwrap());
     for name in [&ended, &alive] {
         drop(Relay::new(db, name).await);
     }
     let day = if db.directory.is_some() { "86400000000" } else { "interval '1 day'" };
-    let renewed = |name: &RelayName| {
+    let renewed = |name: &RelayName, length: Duration| {
+        let seconds = length.as_secs();
         format!(
-            "UPDATE outbox_relay SET lease_until = lease_until + {day}, lease_seconds = 2 WHERE relay = '{name}'"
+            "UPDATE outbox_relay SET lease_until = lease_until + {day}, lease_seconds = {seconds} \
+             WHERE relay = '{name}'"
         )
     };
-    db.run(&renewed(&ended)).await;
-    db.run(&renewed(&alive)).await;
+    db.run(&renewed(&ended, LENGTH)).await;
+    db.run(&renewed(&alive, LENGTH_ALIVE)).await;
     let retention = open(db);
     let since = Instant::now();
     retention.forget(&ended, false).await.unwrap();
     assert!(since.elapsed() >= LENGTH, "it was not watched");
-    let (refused, ()) = tokio::join!(retention.forget(&alive, false), async {
-        sleep(LENGTH / 2).await;
-        db.run(&renewed(&alive)).await;
-    });
+    let renewals = async {
+        loop {
+            sleep(LENGTH_ALIVE / 16).await;
+            db.run(&renewed(&alive, LENGTH_ALIVE)).await;
+        }
+    };
+    let refused = tokio::select! {
+        refused = retention.forget(&alive, false) => refused,
+        () = renewals => unreachable!("it goes on"),
+    };
     assert!(matches!(refused, Err(ForgetError::Leading { ref holder, .. }) if holder == "a"), "{refused:?}");
     assert_eq!(db.number("SELECT count(*) FROM outbox_relay WHERE relay = 'alive'").await, 1);
     assert_eq!(db.number("SELECT count(*) FROM outbox_relay").await, 1);

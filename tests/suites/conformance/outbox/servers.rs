@@ -31,8 +31,8 @@ tests::cases! { "outbox/servers/{on}/{case}":
         an_outbox_works_in_latin1 = latin1,
         consumers_are_refused_what_cannot_hold_others_texts = refused_encodings,
         sql_ascii_takes_utf8 = sql_ascii,
-        a_limit_for_idle_sessions_ends_no_lease = limited_idle_sessions,
     }
+    night postgres { a_limit_for_idle_sessions_ends_no_lease = limited_idle_sessions }
 }
 
 async fn store(db: &Database<Postgres>) -> Result<Box<dyn CheckpointStore>, Failure> {
@@ -159,7 +159,7 @@ async fn limited_idle_sessions(stage: Stage) -> Outcome {
         return Ok(());
     }
     let (name, user) = (db.name()?, Role::Relay.user());
-    db.execute(&format!("ALTER ROLE {user} IN DATABASE {name} SET idle_session_timeout = '300ms'")).await?;
+    db.execute(&format!("ALTER ROLE {user} IN DATABASE {name} SET idle_session_timeout = '1s'")).await?;
     let mut store = store(&db).await?;
     let (epoch, cursor) = lead(&mut store).await?;
     let log = outbox_log::open(db.relay_url()?.as_str(), source(), LogOptions::default())?;
@@ -168,7 +168,7 @@ async fn limited_idle_sessions(stage: Stage) -> Outcome {
     else {
         return Err("not PostgreSQL".into());
     };
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(store.renew(epoch, TTL).await?, Fenced::Held);
     reader.next_difference(&cursor.base).await?;
     outbox_log::read_only::begin(&mut command, Duration::from_secs(1)).await?.commit().await?;

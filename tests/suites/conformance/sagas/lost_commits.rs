@@ -58,7 +58,7 @@ async fn an_undo_is_not_recorded_when_its_decision_was_taken_back<DB: Tables>(db
     is_there.notified().await;
     db.execute("UPDATE saga SET state = 'running', reason = NULL").await.unwrap();
     go_on.notify_one();
-    let again = tokio::time::timeout(Duration::from_secs(20), is_there.notified()).await;
+    let again = tokio::time::timeout(Duration::from_mins(4), is_there.notified()).await;
     go_on.notify_one();
     let saga = ended(&sagas, "a").await;
     worker.stop().await;
