@@ -139,35 +139,22 @@ impl Machine {
                     }
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
-                // Another entry probes its topic, or an operator has paused it: this one waits like
-                // the rest.
+                // Another entry probes its topic, an operator has paused it, or an earlier one of
+                // its key comes first: this one waits like the rest, and is read with them.
                 ExceptionState::Retrying
                     if self.blocks.waits_for_probe(exception.entry.topic(), id)
                         || self.blocks.is_full(exception.entry.topic())
-                        || self.blocks.is_paused(exception.entry.topic(), exception.entry.key()) =>
+                        || self.blocks.is_paused(exception.entry.topic(), exception.entry.key())
+                        || self.blocks.has_before(exception.entry.key(), id) =>
                 {
                     let Exception { entry, attempts, .. } = &exception;
                     self.park(parked_entry(entry, ExceptionState::Held, *attempts, None, None));
-                }
-                ExceptionState::Retrying if self.blocks.has_before(exception.entry.key(), id) => {
-                    self.waits(exception.entry.topic(), id);
                 }
                 ExceptionState::Retrying => self.readmit(exception, Origin::Due(DueKind::Retrying)),
                 ExceptionState::Held | ExceptionState::Dead => {}
             }
         }
         self.unstored.answered();
-    }
-
-    /// Records that a due entry waits for an earlier one of its key. It stays due, and is read
-    /// again. Meanwhile it cannot probe its topic, and the earlier one may be held for that very
-    /// topic (its transaction committed late). So the topic is unblocked, and the next entry that
-    /// it refuses probes it.
-    pub(super) fn waits(&mut self, topic: &str, id: EntryId) {
-        self.due_waits = true;
-        if self.blocks.is_probe(topic, id) {
-            self.unblock_topic(topic);
-        }
     }
 
     /// Returns whether to read the due exceptions again at once: one was left unread because others

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use message::{MaxInFlightPerKey, Submission, Ticket};
-use outbox_log::{DueKind, EntryId, ExceptionState};
+use outbox_log::{EntryId, ExceptionState};
 
 use super::{Machine, SessionEnd};
 use crate::amount::Amount;
@@ -170,16 +170,15 @@ impl Machine {
             let key = item.message.key.clone();
             let topic = item.message.topic.clone();
             let was_refused = item.was_refused();
-            if let Origin::Due(kind) = item.origin {
+            if let Origin::Due(_) = item.origin {
                 match () {
-                    // If a scheduled one were read again later, others of its key could be ahead.
+                    // If it were read again later, others of its key could be ahead.
                     () if self.blocks.waits_for_probe(topic.as_str(), id)
                         || self.blocks.is_paused(topic.as_str(), item.key())
-                        || kind == DueKind::Scheduled && self.blocks.has_before(item.key(), id) =>
+                        || self.blocks.has_before(item.key(), id) =>
                     {
                         self.park_from_window(ticket, ExceptionState::Held, None, None, None);
                     }
-                    () if self.blocks.has_before(item.key(), id) => self.withdraw(ticket),
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {
                         probes.push((ticket, key));
                     }
@@ -211,14 +210,6 @@ impl Machine {
         if window.open_len() < before {
             blocks.moved_out(window.open_of());
         }
-    }
-
-    /// Removes a due entry from the window. It stays due, and is read again when the entries before
-    /// it have left.
-    fn withdraw(&mut self, ticket: Ticket) {
-        let Some(item) = self.window.settle(ticket, false) else { return };
-        self.readmitted.remove(&item.id);
-        self.waits(item.message.topic.as_str(), item.id);
     }
 }
 
