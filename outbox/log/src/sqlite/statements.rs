@@ -34,7 +34,9 @@ migrations::statements! {
         behind = "FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND {queue} >";
     }
 
-    head = "SELECT coalesce(max(id), 0) FROM outbox_message";
+    head = "
+        SELECT coalesce((SELECT max(id) FROM outbox_message), 0),
+            coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)";
     /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 maximum bytes of a payload and ?5 of headers to
     /// read.
     page(payload_max = "?4", headers_max = "?5") = "

@@ -820,6 +820,8 @@ async fn a_file_whose_ids_were_set_back_is_refused_with_what_to_run(db: &Databas
     assert_eq!(checkpoint_store.release(lease.epoch).await.unwrap(), Fenced::Held);
     db.run("DELETE FROM sqlite_sequence").await;
     db.enqueue(orders(10..12)).await;
+    let ended = db.reader().await.next_difference(&follower.cursor().base).await.unwrap_err().to_string();
+    assert!(ended.contains("read up to the entry 10") && ended.contains("ids up to 2"), "{ended}");
     let error = checkpoint_store.acquire(TTL).await.unwrap_err().to_string();
     assert!(error.contains("read up to the entry 10") && error.contains("ids up to 2"), "{error}");
     let (_, commands) = error.split_once(" and run ").unwrap();

@@ -13,10 +13,21 @@ use crate::sqlite::statements::SQL;
 impl SqliteReader {
     pub(super) async fn difference_after(&mut self, base: &Mark) -> Result<Option<Difference>, LogError> {
         let behind = id_of(base)?;
-        let head: i64 = sqlx::query_scalar(&SQL.head)
+        let (head, position): (i64, i64) = sqlx::query_as(&SQL.head)
             .fetch_one(&mut self.connection)
             .await
             .map_err(LogError::during("check for new entries"))?;
+        // Entries with ids up to the mark would be taken for those that have left. The next term
+        // begins at the cursor that the file has now, or is refused with what to run.
+        if position < behind {
+            return Err(LogError::Unavailable {
+                reason: format!(
+                    "the relay has read up to the entry {behind}, and the file has only given out ids up to \
+                     {position}: an older backup was restored into it, or sqlite_sequence was set back"
+                ),
+                source: None,
+            });
+        }
         Ok((head > behind).then(|| Difference {
             base: base.clone(),
             head: Mark::new(head.to_string()),
