@@ -263,12 +263,15 @@ impl RabbitmqSubscription {
             return Ok(());
         }
         // A message that a shovel took out of a stream also has the header. Only a stream refuses a
-        // consumer without a prefetch.
+        // consumer without a prefetch. The lowest priority leaves the deliveries of a queue to the
+        // real consumer as long as that has room: it would get those of a key in another order.
         let (queue, connection) = (lane.queue.clone(), &self.connection);
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-priority".into(), AMQPValue::LongInt(-128));
         let probe = async {
             let channel = connection.channel().await?;
             let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
-            connection.ask(channel.basic_consume(queue.clone(), tag, options, FieldTable::default())).await
+            connection.ask(channel.basic_consume(queue.clone(), tag, options, arguments)).await
         };
         match probe.await {
             Err(error) if fault::is_precondition(&error) => {

@@ -2,6 +2,7 @@
 //! flight.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,25 +60,81 @@ struct Lane {
 /// The queues with messages, waiting or in flight. A session lasts for weeks, and meets any number
 /// of queues.
 #[derive(Debug, Default)]
-struct QueueBacklogs(BTreeMap<String, Lane>);
+struct QueueBacklogs {
+    lanes: BTreeMap<String, Lane>,
+    /// The queue of the last batch. The one behind it, in the order of names, has the next turn.
+    served: String,
+}
+
+/// The answer of a queue whose turn it is.
+enum Turn {
+    Send(Vec<Item>),
+    /// Its batch is not full, and waits until then.
+    Linger(Instant),
+    Pass,
+}
+
+impl Lane {
+    fn turn(&mut self, pace: Pace, open: bool, now: Instant) -> Turn {
+        let (waiting, in_flight) = (self.backlog.len(), self.backlog.in_flight());
+        if waiting == 0 || in_flight >= pace.concurrency {
+            return Turn::Pass;
+        }
+        // A batch that is not full waits briefly, but only while others of its queue are in flight.
+        let until = self.since.unwrap_or(now) + pace.linger;
+        if open && waiting < BATCH_ENTRIES_MAX && in_flight > 0 && now < until {
+            return Turn::Linger(until);
+        }
+        let batch = self.backlog.take(pace.batch_bytes_max);
+        if batch.is_empty() {
+            return Turn::Pass;
+        }
+        self.since = (self.backlog.len() > 0).then_some(now);
+        Turn::Send(batch)
+    }
+}
 
 impl QueueBacklogs {
     fn push(&mut self, queue: String, item: Item) {
-        let lane = self.0.entry(queue).or_default();
+        let lane = self.lanes.entry(queue).or_default();
         lane.since.get_or_insert_with(Instant::now);
         lane.backlog.push(item);
     }
 
     fn any_waits(&self) -> bool {
-        self.0.values().any(|lane| lane.backlog.len() > 0)
+        self.lanes.values().any(|lane| lane.backlog.len() > 0)
+    }
+
+    /// Takes a batch of the next queue that has one, each queue in turn: a backlog of one takes no
+    /// place for which another one waits. Without one, returns when the next batch that is not full
+    /// will have waited long enough.
+    fn take(&mut self, pace: Pace, open: bool, now: Instant) -> Result<(String, Vec<Item>), Option<Instant>> {
+        let served = std::mem::take(&mut self.served);
+        let behind = (Bound::Excluded(served.as_str()), Bound::Unbounded);
+        let others = (Bound::Unbounded, Bound::Included(served.as_str()));
+        let mut due: Option<Instant> = None;
+        for part in [behind, others] {
+            for (queue, lane) in self.lanes.range_mut::<str, _>(part) {
+                match lane.turn(pace, open, now) {
+                    Turn::Send(batch) => {
+                        self.served.clone_from(queue);
+                        return Ok((queue.clone(), batch));
+                    }
+                    Turn::Linger(until) => due = Some(due.map_or(until, |due| due.min(until))),
+                    Turn::Pass => {}
+                }
+            }
+        }
+        self.served = served;
+        Err(due)
     }
 
     /// Records that a request is answered, and forgets its queue if that has no more messages.
     fn finish(&mut self, Occupied { queue, groups, .. }: &Occupied) {
-        let Some(lane) = self.0.get_mut(queue) else { return };
+        let Some(lane) = self.lanes.get_mut(queue) else { return };
         lane.backlog.finish(groups);
         if lane.backlog.len() == 0 && lane.backlog.in_flight() == 0 {
-            self.0.remove(queue);
+            self.lanes.remove(queue);
         }
     }
 }
@@ -122,43 +179,24 @@ impl Dispatcher {
         }
     }
 
-    /// Starts requests as far as the bound allows, each queue in turn. Returns when the next batch
-    /// that is not full will have waited long enough.
+    /// Starts requests as far as the bound allows. Returns when to look again, unless something
+    /// happens before: when the next batch that is not full will have waited long enough.
     fn dispatch(&mut self, open: bool) -> Option<Instant> {
         let now = Instant::now();
         let (mut counted, uncounted_at) = self.counted(now);
-        let mut due = None;
-        let mut progress = true;
-        while std::mem::take(&mut progress) {
-            due = None;
-            for (queue, lane) in &mut self.queues.0 {
-                if counted >= self.pace.concurrency {
-                    return uncounted_at.or(Some(now + COUNTED));
-                }
-                if lane.backlog.len() == 0 || lane.backlog.in_flight() >= self.pace.concurrency {
-                    continue;
-                }
-                // A batch that is not full waits briefly, but only while others of its queue are in
-                // flight.
-                let patient = open && lane.backlog.len() < BATCH_ENTRIES_MAX && lane.backlog.in_flight() > 0;
-                let until = lane.since.unwrap_or(now) + self.pace.linger;
-                if patient && now < until {
-                    due = Some(due.map_or(until, |due: Instant| due.min(until)));
-                    continue;
-                }
-                let batch = lane.backlog.take(self.pace.batch_bytes_max);
-                if batch.is_empty() {
-                    continue;
-                }
-                lane.since = (lane.backlog.len() > 0).then_some(now);
-                let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
-                let task = self.requests.spawn(self.sender.clone().send(queue.clone(), batch));
-                self.occupied.insert(task.id(), Occupied { queue: queue.clone(), groups, since: now });
-                counted += 1;
-                progress = true;
+        loop {
+            if counted >= self.pace.concurrency {
+                return uncounted_at.or(Some(now + COUNTED));
             }
+            let (queue, batch) = match self.queues.take(self.pace, open, now) {
+                Ok(taken) => taken,
+                Err(due) => return due,
+            };
+            let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
+            let task = self.requests.spawn(self.sender.clone().send(queue.clone(), batch));
+            self.occupied.insert(task.id(), Occupied { queue, groups, since: now });
+            counted += 1;
         }
-        due
     }
 
     /// Returns how many requests count, and when the next one of them no longer does.
@@ -186,6 +224,8 @@ impl Dispatcher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use message::{Receipts, Ticket, Topic};
 
     use super::*;
@@ -202,11 +242,36 @@ mod tests {
         }
     }
 
-    /// Sends a batch of a queue. Returns the request.
-    fn send(queues: &mut QueueBacklogs, queue: &str) -> Occupied {
-        let batch = queues.0.get_mut(queue).unwrap().backlog.take(1_000);
+    const PACE: Pace = Pace { concurrency: 2, linger: Duration::ZERO, batch_bytes_max: 1_000 };
+
+    /// Takes the next batch. Returns the request.
+    fn send(queues: &mut QueueBacklogs) -> Occupied {
+        let (queue, batch) = queues.take(PACE, true, Instant::now()).expect("a batch");
         let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
-        Occupied { queue: queue.to_owned(), groups, since: Instant::now() }
+        Occupied { queue, groups, since: Instant::now() }
+    }
+
+    /// Goal: a queue with a few messages gets its turn beside the backlog of another one, whatever
+    /// their names are. Oracle: the queues of the requests, each of which begins when another one
+    /// has ended.
+    #[tokio::test]
+    async fn queues_take_turns() {
+        for (busy, other) in [("a", "b"), ("b", "a")] {
+            let mut queues = QueueBacklogs::default();
+            let push = |queues: &mut QueueBacklogs, queue: &str| {
+                queues.push(queue.to_owned(), Item { group: None, ..item() });
+            };
+            (0..1_000).for_each(|_| push(&mut queues, busy));
+            let mut requests = VecDeque::from([send(&mut queues), send(&mut queues)]);
+            (0..40).for_each(|_| push(&mut queues, other));
+            let mut served = Vec::new();
+            for _ in 0..8 {
+                queues.finish(&requests.pop_front().unwrap());
+                requests.push_back(send(&mut queues));
+                served.push(requests.back().unwrap().queue.clone());
+            }
+            assert_eq!(served.iter().filter(|queue| *queue == other).count(), 4, "{served:?}");
+        }
     }
 
     #[tokio::test]
@@ -215,20 +280,20 @@ mod tests {
         for number in 0..1_000 {
             let queue = format!("orders-{number}.fifo");
             queues.push(queue.clone(), item());
-            let request = send(&mut queues, &queue);
-            assert_eq!(queues.0.len(), 1, "it is in flight");
+            let request = send(&mut queues);
+            assert_eq!(queues.lanes.len(), 1, "it is in flight");
             queues.finish(&request);
-            assert!(queues.0.is_empty());
+            assert!(queues.lanes.is_empty());
         }
         // The second message waits for the first one of its group.
         queues.push(String::from("bills.fifo"), item());
-        let first = send(&mut queues, "bills.fifo");
+        let first = send(&mut queues);
         queues.push(String::from("bills.fifo"), item());
         queues.finish(&first);
         assert!(queues.any_waits());
-        let second = send(&mut queues, "bills.fifo");
+        let second = send(&mut queues);
         assert_eq!(second.groups, ["a"], "its group is free");
         queues.finish(&second);
-        assert!(queues.0.is_empty());
+        assert!(queues.lanes.is_empty());
     }
 }

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use conformance::consuming::{WAIT, done, ids, receive, within};
 use conformance::{relaying, sample};
 use harness::plain::rabbitmq::Rabbitmq;
+use lapin::BasicProperties;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use message::{Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, Ticket};
@@ -23,6 +24,7 @@ tests::cases! { "{on}/{case}":
     rabbitmq {
         several_quorum_queues_are_read_side_by_side = several,
         a_stream_is_refused_by_name = stream,
+        the_look_for_a_stream_takes_no_message_of_a_queue = out_of_a_stream,
         an_orderly_end_logs_no_error = orderly,
         what_no_queue_takes_passes_waits_or_is_dead_by_topic = unlistened,
     }
@@ -193,6 +195,26 @@ async fn stream(stage: Stage) -> Outcome {
     let error = refused.await?;
     assert_eq!(error.fault(), Fault::Operator, "{error}");
     assert!(error.to_string().contains(&queue), "{error}");
+    Ok(())
+}
+
+/// Goal: the look at a queue whose messages a shovel took out of a stream takes none of them. One
+/// that it handed back would arrive after later ones of its key. Oracle: no message is redelivered.
+async fn out_of_a_stream(stage: Stage) -> Outcome {
+    const MANY: usize = 3_000;
+    let (config, queue) = (config()?.prefetch(4_000), stage.unique("shovelled"));
+    Admin::connect(&config).await?.declare_queue(&queue, QueueOptions::default()).await?;
+    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
+    let mut headers = FieldTable::default();
+    headers.insert("x-stream-offset".into(), AMQPValue::LongLongInt(7));
+    let properties = BasicProperties::default().with_headers(headers);
+    let messages = (0..MANY).map(|number| (properties.clone(), number.to_string().into_bytes()));
+    let mut member: Box<dyn Subscription> = Subscriber::new(&config, [queue.clone()])?.subscribe().await?;
+    let plain = Rabbitmq::new(Backend::Rabbitmq.address()?);
+    let (received, sent) = tokio::join!(receive(&mut member, MANY), plain.publish("", &queue, messages));
+    sent?;
+    let handed_back = received?.iter().filter(|delivery| delivery.redelivered).count();
+    assert_eq!(handed_back, 0, "of {MANY}");
     Ok(())
 }
 
