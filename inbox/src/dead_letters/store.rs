@@ -206,9 +206,12 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
-        DB::forget_attempts(&mut tx, self.tables(), &[letter.key()], Forget::All)
-            .await
-            .map_err(failed("delete the attempts of a dead letter"))?;
+        // Another message has the id of these: its failures still count.
+        if !matches!(letter.reason, Reason::KeyReused | Reason::Incomplete) {
+            DB::forget_attempts(&mut tx, self.tables(), &[letter.key()], Forget::All)
+                .await
+                .map_err(failed("delete the attempts of a dead letter"))?;
+        }
         // An earlier error would have ended this call, so the transaction is intact and COMMIT
         // commits.
         tx.commit().await.map_err(failed("commit a dead letter"))?;

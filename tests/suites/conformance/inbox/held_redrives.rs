@@ -222,7 +222,7 @@ async fn a_dead_letter_without_a_tenant_can_become_a_held_one<DB: TestDatabase>(
 
 /// Goal: when two processes meet different payloads under one id at the same time, neither is lost.
 /// Oracle: the second one is a dead letter with that reason, whether the first was handled or is
-/// held.
+/// held; the failures of a held one still count.
 async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDatabase>(
     database: &Database<DB>,
 ) {
@@ -234,6 +234,10 @@ async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDa
     running.stop().await;
     dead(&inbox, &keyed("k", "before"), Reason::Rejected).await;
     dead(&inbox, &held, Reason::Held).await;
+    let (billing, scope) = (consumer("billing"), Tenant::none());
+    inbox.record_failure(&billing, &scope, held.id, "not yet", None).await.unwrap();
+    let noted = inbox.attempt(&billing, &scope, held.id).await.unwrap();
+    assert!(noted.is_some());
     for (first, other) in [(&applied, "other than applied"), (&held, "other than held")] {
         dead(&inbox, first, Reason::Held).await;
         dead(&inbox, &keyed("k", other).with_id(first.id), Reason::Held).await;
@@ -247,6 +251,7 @@ async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDa
     ];
     assert_eq!(reasons(&letters), expected);
     assert!(of(&letters, "other than held").error.contains(&held.id.to_string()));
+    assert_eq!(inbox.attempt(&billing, &scope, held.id).await.unwrap(), noted, "its failures still count");
 }
 
 /// Goal: a message that cannot be held with an inbox row is not redriven automatically, because it
