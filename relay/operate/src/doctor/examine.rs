@@ -359,9 +359,10 @@ async fn known_transaction(pipeline: &PipelineConfig) -> Option<super::transacti
 /// themselves only.
 #[cfg(any(feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
 fn with_broker<D>(told: &brokers::BrokerFacts<D>, findings: Vec<Finding>) -> Vec<Finding> {
-    let skew = |clock: brokers::ClockReading| facts::Skew { by: clock.skew, uncertainty: clock.uncertainty };
+    let skew =
+        |clock: brokers::ClockReading| super::clock::Skew { by: clock.skew, uncertainty: clock.uncertainty };
     let mut checks = vec![Finding::pass("connection", "broker", "reachable")];
-    checks.extend(told.clock.map(|clock| super::common::clock("broker", skew(clock))));
+    checks.extend(told.clock.map(|clock| super::clock::check("broker", skew(clock))));
     checks.extend(findings);
     checks
 }

@@ -10,7 +10,8 @@
 //! | `facts` | facts gathered from databases |
 //! | `gather` | queries to databases and brokers |
 //! | `postgres` (feature), `sqlite` | checks of databases |
-//! | `common` | checks that several databases and brokers have in common |
+//! | `common` | checks that several databases have in common |
+//! | `clock` | the check of a server's clock |
 //! | `grants` | checks of PostgreSQL's rights |
 //! | `relays` | the check for relays that no process runs |
 //! | `scheduled` | the check of scheduled messages |
@@ -27,6 +28,8 @@
 #[cfg(feature = "postgres")]
 mod activity;
 mod checklist;
+#[cfg(any(feature = "postgres", feature = "kafka", feature = "rabbitmq", feature = "sqs"))]
+mod clock;
 mod common;
 mod examine;
 mod facts;

@@ -1,10 +1,10 @@
 //! Checks of a PostgreSQL database. Pure.
 
-use super::common::{DATABASE, accepted, clock, pooler};
+use super::common::{DATABASE, accepted, pooler};
 use super::facts::{IdSequence, PostgresFacts, Timeline};
 use super::report::{CheckState, Finding};
 use super::text::bytes;
-use super::{activity, schema};
+use super::{activity, clock, schema};
 
 /// The first version with `xid8` and `pg_current_snapshot()`.
 const VERSION_MIN: i32 = 130_000;
@@ -26,7 +26,7 @@ pub(crate) fn check(facts: &PostgresFacts) -> Vec<Finding> {
     findings.push(logged(&facts.unlogged));
     findings.push(outboxes(facts));
     findings.extend(activity::check(facts));
-    findings.push(clock(DATABASE, facts.clock));
+    findings.push(clock::check(DATABASE, facts.clock));
     findings.push(disk(facts.database_bytes));
     findings
 }
@@ -243,7 +243,8 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::doctor::facts::{LineFacts, OtherOutbox, Skew};
+    use crate::doctor::clock::Skew;
+    use crate::doctor::facts::{LineFacts, OtherOutbox};
 
     pub(crate) fn healthy() -> PostgresFacts {
         PostgresFacts {

@@ -10,15 +10,6 @@ pub(crate) use postgres::{
     IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline,
 };
 
-/// The clock of a server compared with this machine's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Skew {
-    /// The difference without its sign.
-    pub(crate) by: Duration,
-    /// The maximum error of the difference.
-    pub(crate) uncertainty: Duration,
-}
-
 /// One line of migrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LineFacts {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{LineFacts, Skew};
+use super::super::clock::Skew;
+use super::LineFacts;
 
 /// An open transaction.
 #[derive(Debug, Clone, PartialEq)]

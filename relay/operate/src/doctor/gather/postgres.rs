@@ -15,8 +15,9 @@ use tokio::time::timeout;
 use super::asked::rows;
 use super::lines::lines;
 use super::{TIME_LIMIT, Unreachable};
+use crate::doctor::clock::Skew;
 use crate::doctor::facts::{
-    IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Skew, Slot, Timeline,
+    IdSequence, OpenTransaction, OtherOutbox, PostgresFacts, PreparedTransaction, Slot, Timeline,
 };
 
 const SERVER: &str = include_str!("../sql/server.sql");
