@@ -20,7 +20,8 @@ impl Target {
     /// # Errors
     /// The problem, without the URL.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mut url = Url::parse(text).map_err(|error| format!("{error}; write https://host[:port]/path"))?;
+        let mut url = Url::parse(text)
+            .map_err(|error| format!("is no URL: {error}; write https://host[:port]/path"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("has the scheme {:?}; write https://host[:port]/path", url.scheme()));
         }
@@ -32,7 +33,10 @@ impl Target {
         else {
             return Err(String::from("has no host; write https://host[:port]/path"));
         };
-        let uri = url.as_str().parse().map_err(|error| format!("{error}; write https://host[:port]/path"))?;
+        let uri = url
+            .as_str()
+            .parse()
+            .map_err(|error| format!("is no URL: {error}; write https://host[:port]/path"))?;
         Ok(Self { uri, name: url.origin().ascii_serialization(), host, port })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue, USER_AGENT};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, USER_AGENT};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -167,6 +167,8 @@ impl Sender {
         let mut request =
             Request::post(endpoint.target.uri.clone()).body(Full::new(body.clone())).map_err(unwritten)?;
         *request.headers_mut() = headers;
+        // Also of an empty body: RFC 9110, 8.6. Without it some servers answer 411.
+        request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(secrets) = &endpoint.secrets {
             let keys = secrets.keys().map_err(|error| Unsent::Failed(Failure::unsigned(&error)))?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use message::{Fault, FaultScope};
+use message::{Fault, FaultScope, Message};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -39,6 +39,22 @@ async fn each_message_is_one_signed_post_on_a_connection_that_is_kept() {
     assert_eq!(verifier.read("x", &headers, body.into()).unwrap().unwrap(), sent);
     assert!(!format!("{connector:?}").contains("MfKQ"), "no secret is shown");
     std::fs::remove_file(&path).unwrap();
+}
+
+/// Goal: a receiver that asks for the length of a body, as many do (411), gets it of an empty one,
+/// too. Oracle: the header.
+#[tokio::test]
+async fn an_empty_payload_has_a_length() {
+    let server = Server::start([]).await;
+    let mut session = Session::open(&config().url(server.url("/"))).await;
+    session.send(Message { payload: Vec::new().into(), ..message("orders", "a") }).await.unwrap();
+    session.send(message("orders", "a")).await.unwrap();
+    let lengths = server
+        .requests()
+        .iter()
+        .map(|it| header(it, "content-length").map(str::to_owned))
+        .collect::<Vec<_>>();
+    assert_eq!(lengths, ["0", "7"].map(|length| Some(length.to_owned())));
 }
 
 /// Goal: an unknown outcome is never a success, and the next attempt has the same id. Oracle: the
