@@ -70,8 +70,10 @@ func Read(delivery amqp.Delivery) Message {
 		Key:         optional("subject"), MadeAt: optional("time"),
 	}
 	id, err := uuid.Parse(cmp.Or(events["id"], delivery.MessageId))
-	if _, ok := events["chunkindex"]; ok {
-		err = errors.New("a chunk of a larger message")
+	for _, name := range []string{"chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"} {
+		if _, ok := events[name]; ok {
+			err = errors.New("a chunk of a larger message")
+		}
 	}
 	if text := id.String(); err == nil {
 		message.ID = &text

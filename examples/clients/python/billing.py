@@ -5,7 +5,6 @@
 It ends at the first error of database or broker, and a supervisor starts it again.
 """
 
-import json
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ import pika
 import psycopg
 from psycopg.types.json import Jsonb
 
-from message import Message, Reject, clean, read
+from message import Message, Reject, clean, order_of, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-python")
 ATTEMPTS_MAX = 10
@@ -120,14 +119,13 @@ def bill(connection: Connection, message: Message) -> None:
     """The handler: an invoice and its event, in the transaction of the inbox row."""
     if message.kind != "order.placed":
         raise Reject(f"no handler for {message.kind}")
-    order = json.loads(message.payload)
-    customer = order["customer"]
+    order, customer, cents = order_of(message)
     if one(connection, "SELECT name FROM blocked_customer WHERE name = %s", customer):
         raise Reject(f"customer {customer} is blocked")
     insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (%s, %s, %s, %s)"
-    connection.execute(insert, [message.id, order["order"], customer, order["cents"]])
+    connection.execute(insert, [message.id, order, customer, cents])
     enqueue = "SELECT outbox_enqueue_json('invoices', %s, key => %s, kind => 'invoice.issued')"
-    one(connection, enqueue, Jsonb({"order": order["order"]}), customer)
+    one(connection, enqueue, Jsonb({"order": order}), customer)
 
 
 def consume(connection: Connection, handler: Handler) -> None:

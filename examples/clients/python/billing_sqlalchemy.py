@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from billing import ATTEMPTS_MAX, IDLE, IMPATIENT, QUEUE
-from message import Message, Reject, clean, read
+from message import Message, Reject, clean, order_of, read
 
 CONSUMER = os.environ.get("CONSUMER", "billing-sqlalchemy")
 Handler = Callable[[Session, Message], None]
@@ -127,16 +127,15 @@ def bill(session: Session, message: Message) -> None:
     """The handler: an invoice and its event, in the transaction of the inbox row."""
     if message.kind != "order.placed":
         raise Reject(f"no handler for {message.kind}")
-    order = json.loads(message.payload)
-    customer = order["customer"]
+    order, customer, cents = order_of(message)
     if one(session, "SELECT name FROM blocked_customer WHERE name = :name", name=customer):
         raise Reject(f"customer {customer} is blocked")
     insert = (
         "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (:id, :order, :customer, :cents)"
     )
-    row = {"id": message.id, "order": order["order"], "customer": customer, "cents": order["cents"]}
+    row = {"id": message.id, "order": order, "customer": customer, "cents": cents}
     session.execute(text(insert), row)
-    issued = json.dumps({"order": order["order"]})
+    issued = json.dumps({"order": order})
     enqueue = (
         "SELECT outbox_enqueue_json('invoices', CAST(:i AS jsonb), key => :key, kind => 'invoice.issued')"
     )

@@ -1,10 +1,14 @@
 """What a delivery of RabbitMQ says, and the ids of business facts."""
 
 import hashlib
+import json
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from pika.spec import BasicProperties
+
+# Each of these attributes marks a part of a message.
+CHUNK = {"chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"}
 
 
 class Reject(Exception):
@@ -41,6 +45,15 @@ def clean(text: object) -> str:
     return str(text).replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
+def order_of(message: Message) -> tuple[int, str, int]:
+    """The order in a payload: its number, customer and cents."""
+    try:
+        order = json.loads(message.payload)
+        return int(order["order"]), str(order["customer"]), int(order["cents"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Reject(f"the payload is no order: {error!r}") from error
+
+
 def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
     """Reads a CloudEvent from the properties of a delivery."""
     topic = clean(topic)
@@ -48,7 +61,7 @@ def read(topic: str, properties: BasicProperties, payload: bytes) -> Message:
     events = {name[12:]: value for name, value in arrived.items() if name.startswith("cloudEvents_")}
     free = {name: value for name, value in arrived.items() if not name.startswith("cloudEvents_")}
     try:
-        if "chunkindex" in events:
+        if CHUNK & events.keys():
             raise ValueError("a chunk of a larger message")
         message_id = UUID(events.get("id") or clean(properties.message_id or ""))
         content_type = clean(properties.content_type or "application/octet-stream")

@@ -37,8 +37,18 @@ class Receiver:
     def handle(self, connection: Connection, message: Message) -> None:
         self.handler(connection, message)
 
-    def post(self, number: int, id: UUID, *, key: bytes = KEY, at: float = 0, **changed: str) -> int:
-        body = json.dumps({"order": number, "customer": "ann", "cents": 1250}).encode()
+    def post(
+        self,
+        number: int,
+        id: UUID,
+        *,
+        key: bytes = KEY,
+        at: float = 0,
+        body: bytes | None = None,
+        **changed: str,
+    ) -> int:
+        if body is None:
+            body = json.dumps({"order": number, "customer": "ann", "cents": 1250}).encode()
         sent_at = str(int(at or time.time()))
         signed = f"{id}.{sent_at}.".encode() + body
         mac = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
@@ -84,6 +94,11 @@ def test_a_repeated_request_has_one_effect(receiver: Receiver) -> None:
     assert invoices(number) == 1
 
 
+def test_what_is_no_order_is_refused_for_good(receiver: Receiver) -> None:
+    for body in [b"", b"\x00\xff", b"{}", b"[]", b"1"]:
+        assert receiver.post(order(), fresh(order()), body=body) == 422
+
+
 def test_only_what_was_signed_has_an_effect(receiver: Receiver) -> None:
     number = order()
     id = fresh(number)
@@ -93,6 +108,7 @@ def test_only_what_was_signed_has_an_effect(receiver: Receiver) -> None:
     assert receiver.post(number, id, webhook_signature="") == 401
     assert receiver.post(number, id, ce_id=str(fresh(number + 1))) == 422
     assert receiver.post(number, id, ce_chunkindex="0") == 422
+    assert receiver.post(number, id, ce_chunkcount="2") == 422
     assert invoices(number) == 0
     assert receiver.post(number, id) == 204
 

@@ -22,7 +22,7 @@ from uuid import UUID
 import psycopg
 
 from billing import IMPATIENT, Connection, Handler, bill, maintain, take_effect
-from message import Message, Reject, clean
+from message import CHUNK, Message, Reject, clean
 
 BYTES_MAX = 16 << 20
 TOLERANCE_SECONDS = 300
@@ -55,7 +55,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Message:
     content_type = clean(headers.get("content-type", "application/octet-stream"))
     origin = (events.get("subject"), events.get("source", "/unknown"), events.get("time"))
     try:
-        if "chunkindex" in events:
+        if CHUNK & events.keys():
             raise ValueError("a chunk of a larger message")
         # Only this id is signed. With another `ce-id`, a request that was sent once could be sent again.
         message_id = UUID(headers.get("webhook-id", ""))
@@ -103,7 +103,8 @@ def server(address: tuple[str, int], handler: Handler) -> ThreadingHTTPServer:
 
         def do_POST(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            length = headers.get("content-length", "")
+            # Without either, there is no body.
+            length = headers.get("content-length", "" if "transfer-encoding" in headers else "0")
             if length.isdecimal() and len(length) < 10 and int(length) <= BYTES_MAX:
                 status, why = answer(headers, self.rfile.read(int(length)), handler)
             else:

@@ -102,10 +102,24 @@ export async function placeOrder(tx: pg.Client, order: number, customer: string,
   return String(await one(tx, enqueue, [{ order, customer, cents }, customer]));
 }
 
+/** The order in a payload. */
+function orderOf(message: Message): { order: number; customer: string; cents: number } {
+  let problem = "a field is missing";
+  try {
+    const { order, customer, cents } = JSON.parse(message.payload.toString());
+    const isOrder =
+      Number.isSafeInteger(order) && Number.isSafeInteger(cents) && typeof customer === "string";
+    if (isOrder) return { order, customer, cents };
+  } catch (error) {
+    problem = String(error);
+  }
+  throw new Reject(`the payload is no order: ${problem}`);
+}
+
 /** The handler: an invoice and its event, in the transaction of the inbox row. */
 export const bill: Handler = async (tx, message) => {
   if (message.kind !== "order.placed") throw new Reject(`no handler for ${message.kind}`);
-  const { order, customer, cents } = JSON.parse(message.payload.toString());
+  const { order, customer, cents } = orderOf(message);
   const blocked = await one(tx, "SELECT name FROM blocked_customer WHERE name = $1", [customer]);
   if (blocked) throw new Reject(`customer ${customer} is blocked`);
   const insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES ($1, $2, $3, $4)";

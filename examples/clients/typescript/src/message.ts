@@ -47,7 +47,10 @@ export function read(topic: string, properties: Properties, payload: Buffer): Me
   }
   const id = events["id"] ?? clean(properties.messageId ?? "");
   const isId = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
-  const problem = "chunkindex" in events ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
+  const isChunk = ["chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint"].some(
+    (name) => name in events,
+  );
+  const problem = isChunk ? "a chunk of a larger message" : isId ? "" : `${id} is not a UUID`;
   if (properties.messageId !== undefined) arrived["amqp.message_id"] = clean(properties.messageId);
   return {
     topic: clean(topic),

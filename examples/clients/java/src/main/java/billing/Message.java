@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.security.GeneralSecurityException;
 import java.security.MessageDigest;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
 
@@ -22,6 +23,9 @@ public record Message(
         String madeAt,
         Map<String, String> headers,
         String problem) {
+
+    /** Each of these attributes marks a part of a message. */
+    private static final Set<String> CHUNK = Set.of("chunkindex", "chunkcount", "chunkbytes", "chunkfingerprint");
 
     /** A message that no further attempt helps. */
     public static final class Reject extends Exception {
@@ -53,11 +57,16 @@ public record Message(
         UUID id = null;
         String problem = "";
         try {
-            id = UUID.fromString(events.getOrDefault("id", clean(properties.getMessageId())));
+            String text = events.getOrDefault("id", clean(properties.getMessageId()));
+            id = UUID.fromString(text);
+            if (!id.toString().equalsIgnoreCase(text)) {
+                throw new IllegalArgumentException(text + " is not a UUID");
+            }
         } catch (IllegalArgumentException error) {
+            id = null;
             problem = error.getMessage();
         }
-        if (events.containsKey("chunkindex")) {
+        if (events.keySet().stream().anyMatch(CHUNK::contains)) {
             id = null;
             problem = "a chunk of a larger message";
         }

@@ -148,7 +148,7 @@ public class SpringBilling {
         if (!message.kind().equals("order.placed")) {
             throw new Message.Reject("no handler for " + message.kind());
         }
-        JsonNode order = JdbcBilling.JSON.readTree(message.payload());
+        JsonNode order = JdbcBilling.order(message);
         String customer = order.get("customer").asText();
         if (!jdbc.queryForList("SELECT FROM blocked_customer WHERE name = ?", customer).isEmpty()) {
             throw new Message.Reject("customer " + customer + " is blocked");
