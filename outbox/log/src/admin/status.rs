@@ -145,9 +145,10 @@ impl Holder {
 /// The entries that a relay has not settled yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backlog {
-    /// Maximum number of entries: the ids between the cursor and the end of the log. Transactions
-    /// that were rolled back leave gaps, so there may be fewer. Counting them would cost as much as
-    /// reading them.
+    /// Maximum number of entries: the ids between the cursor, or the oldest entry if a long
+    /// transaction has left it below the cursor, and the end of the log. Transactions that were
+    /// rolled back leave gaps, so there may be fewer. Counting them would cost as much as reading
+    /// them.
     pub entries_max: u64,
     /// The oldest committed entry that is not settled, and its age; `None` when the relay has
     /// caught up.

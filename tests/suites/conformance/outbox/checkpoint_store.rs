@@ -850,7 +850,7 @@ async fn the_transaction_that_holds_rows_back_is_named(db: &Database<sqlx::Postg
     assert_eq!(admin.relays().await.unwrap().remove(0).backlog.oldest, None);
     tx.commit().await.unwrap();
     let backlog = admin.relays().await.unwrap().remove(0).backlog;
-    assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (1, EntryId(1)));
+    assert_eq!((backlog.entries_max, backlog.oldest.unwrap().0), (2, EntryId(1)), "ids 1 and 2");
 }
 
 /// Goal: an orphan of two-phase commit, which belongs to no session, is named as the transaction

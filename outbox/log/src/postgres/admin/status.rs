@@ -103,10 +103,11 @@ impl PostgresLog {
         let progress = cursor.progress.as_ref();
         let head = progress.map(|progress| PgMark::read(&progress.head)).transpose()?;
         let after = progress.map_or(0, |progress| progress.after);
+        let floor = base.floor.max(after);
         let mut in_flight = base.in_flight.clone();
         in_flight.extend(head.iter().flat_map(|head| &head.in_flight));
         let (ahead, id, age): (i64, Option<i64>, Option<f64>) = sqlx::query_as(&self.render(BACKLOG))
-            .bind(base.floor.max(after))
+            .bind(floor)
             .bind(&base.snapshot)
             .bind(head.as_ref().map(|head| &head.snapshot))
             .bind(after)
@@ -115,10 +116,10 @@ impl PostgresLog {
             .await
             .map_err(LogError::during("measure the backlog"))?;
         let oldest = id.zip(age).map(|(id, age)| (EntryId(id), row::wait(age).unwrap_or_default()));
-        // A long transaction may have left rows below the floor.
-        let at_least = u64::from(oldest.is_some());
-        let entries_max = if oldest.is_none() { 0 } else { u64::try_from(ahead).unwrap_or_default() };
-        Ok(Backlog { entries_max: entries_max.max(at_least), oldest, parked: 0, oldest_parked: None })
+        // A long transaction may have left rows below the floor, anywhere from the oldest one on.
+        let entries_max = oldest.map_or(0, |(id, _)| ahead.max(0) + (floor - id.0 + 1).max(0));
+        let entries_max = u64::try_from(entries_max).unwrap_or_default();
+        Ok(Backlog { entries_max, oldest, parked: 0, oldest_parked: None })
     }
 }
 
