@@ -31,6 +31,16 @@ pub enum OperateErrorKind {
     Broken,
 }
 
+/// One of several messages that an id fits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The pipeline in whose outbox it is.
+    pub pipeline: String,
+    /// Its message id.
+    pub message_id: String,
+}
+
 /// The reason why a request failed. Holds no payload and no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -41,19 +51,32 @@ pub struct OperateError {
     is_unknown: bool,
     /// The database that does not answer.
     location: Option<String>,
+    candidates: Vec<Candidate>,
 }
 
 impl OperateError {
     /// Creates an error with its text.
     #[must_use]
     pub fn new(kind: OperateErrorKind, message: impl Display) -> Self {
-        Self { kind, message: message.to_string(), help: None, is_unknown: false, location: None }
+        let message = message.to_string();
+        Self { kind, message, help: None, is_unknown: false, location: None, candidates: Vec::new() }
     }
 
     /// Creates an error for an invalid request, with advice.
     #[must_use]
     pub fn refused(message: impl Display, help: impl Display) -> Self {
         Self::new(OperateErrorKind::Refused, message).with_help(help)
+    }
+
+    /// Creates an error for an id that fits several messages.
+    pub(crate) fn ambiguous(message: impl Display, candidates: Vec<Candidate>) -> Self {
+        Self { candidates, ..Self::refused(message, "add --pipeline, or give the message id") }
+    }
+
+    /// Returns the messages that the id in the request fits, if there are several.
+    #[must_use]
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
     }
 
     /// Creates an error for a decision whose outcome is unknown.

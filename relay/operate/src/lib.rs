@@ -91,7 +91,7 @@ mod turns;
 pub mod units;
 pub mod verify;
 
-pub use error::{OperateError, OperateErrorKind};
+pub use error::{Candidate, OperateError, OperateErrorKind};
 pub use message_state::MessageState;
 pub use named_tables::{NamedTables, named_tables};
 pub use operator::{Operator, Role, Signed};

@@ -9,6 +9,10 @@ use uuid::Uuid;
 use super::line::AuditLine;
 use crate::cause::signature;
 
+/// Maximum time between two rows of a decision without an id: a decision is written in parts, one
+/// immediately after the other. The same one, made again later, is another one.
+const PAUSE_MAX: time::Duration = time::Duration::seconds(30);
+
 /// Rows per read. A row has texts of some KiB.
 const SLICE_ROWS: u32 = 500;
 
@@ -81,7 +85,7 @@ impl Grouping {
         if line.decision.is_some_and(|decision| !self.added.insert(decision)) {
             return None;
         }
-        if let Some(last) = self.last.as_mut().filter(|last| !self.is_each && is_of_one(&last.first, &line)) {
+        if let Some(last) = self.last.as_mut().filter(|last| !self.is_each && last.takes(&line)) {
             last.add(&line, is_met);
             return None;
         }
@@ -122,6 +126,8 @@ fn is_of_one(one: &AuditLine, other: &AuditLine) -> bool {
 #[derive(Debug)]
 struct Group {
     first: AuditLine,
+    /// The time of its last row.
+    until: OffsetDateTime,
     messages: u64,
     /// Whether one of its messages meets the condition.
     is_met: bool,
@@ -137,12 +143,17 @@ const OTHERS: &str = "with other outcomes";
 
 impl Group {
     fn new(first: AuditLine, is_met: bool) -> Self {
-        let messages = first.messages;
-        let mut group = Self { messages, is_met, outcomes: BTreeMap::new(), done_at: first.done_at, first };
+        let (until, done_at, messages) = (first.at, first.done_at, first.messages);
+        let mut group = Self { until, messages, is_met, outcomes: BTreeMap::new(), done_at, first };
         if let Some(outcome) = group.first.outcome.clone() {
             group.count(&outcome);
         }
         group
+    }
+
+    /// Returns whether a row belongs to the decision.
+    fn takes(&self, line: &AuditLine) -> bool {
+        is_of_one(&self.first, line) && (self.until - line.at).abs() <= PAUSE_MAX
     }
 
     /// Counts an outcome. A thousand redrives may fail with a thousand ids in their errors.
@@ -155,6 +166,7 @@ impl Group {
 
     fn add(&mut self, line: &AuditLine, is_met: bool) {
         self.messages += line.messages;
+        self.until = line.at;
         self.is_met |= is_met;
         self.done_at = self.done_at.max(line.done_at);
         if let Some(outcome) = &line.outcome {
@@ -164,7 +176,7 @@ impl Group {
 
     /// Returns the line, if the decision meets the condition.
     fn line(self) -> Option<AuditLine> {
-        let Self { first, messages, is_met, outcomes, done_at } = self;
+        let Self { first, messages, is_met, outcomes, done_at, .. } = self;
         if messages <= 1 || !is_met {
             return is_met.then_some(first);
         }
@@ -229,6 +241,22 @@ mod tests {
         let mut grouping = Grouping::new(false);
         assert!(grouping.add(forget(1), true).is_none());
         assert_eq!(grouping.end(true), Some(forget(1)), "it has no messages that were not read");
+    }
+
+    /// Goal: a decision that is made again with the same words is a line of its own; one that takes
+    /// minutes is one. Oracle: the lines of rows at these seconds.
+    #[test]
+    fn the_same_decision_made_again_is_another_line() {
+        let at = |seconds: i64| AuditLine {
+            at: OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(seconds),
+            ..line("ann", seconds, Some("consumer=billing: 4 chosen"))
+        };
+        let counts = |times: &[i64]| {
+            let lines = grouped(times.iter().map(|seconds| at(*seconds)).collect());
+            lines.iter().map(|line| line.messages).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&[163, 162, 162, 162, 100, 100, 100, 100]), [4, 4]);
+        assert_eq!(counts(&[120, 95, 70, 45, 20]), [5]);
     }
 
     #[test]

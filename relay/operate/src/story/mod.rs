@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::audit::{self, AuditLine};
 use crate::dead::MessageRef;
-use crate::error::OperateError;
+use crate::error::{Candidate, OperateError};
 use crate::message_state::MessageState;
 use crate::operator::{Operator, Role};
 use crate::places::{OutboxPlace, Places};
@@ -170,10 +170,15 @@ pub(super) fn check_unique(
     if ids.len() < 2 {
         return Ok(());
     }
+    let candidate = |(place, entry): &(&OutboxPlace, FoundEntry)| Candidate {
+        pipeline: place.pipeline.to_string(),
+        message_id: entry.message_id.clone(),
+    };
+    let candidates: Vec<Candidate> = found.iter().map(candidate).collect();
     let told: Vec<String> =
-        found.iter().map(|(place, entry)| format!("{} in {}", entry.message_id, place.pipeline)).collect();
+        candidates.iter().map(|it| format!("{} in {}", it.message_id, it.pipeline)).collect();
     let text = format!("{asked} matches {} messages: {}", ids.len(), told.join(", "));
-    Err(OperateError::refused(text, "add --pipeline, or give the message id"))
+    Err(OperateError::ambiguous(text, candidates))
 }
 
 /// Reads the decisions about a message and its dead letters.
@@ -230,4 +235,26 @@ async fn unknown(places: &Places, asked: &MessageRef, id: Option<Uuid>) -> Opera
     };
     let help = "if the configuration names every outbox and inbox, it was never enqueued or was rolled back";
     OperateError::refused(text, if may_be_removed { "`relay retention` shows what is kept" } else { help })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sample;
+
+    /// Each outbox has its own positions. Oracle: the message ids of both.
+    #[tokio::test]
+    async fn a_position_in_two_outboxes_names_both_messages() {
+        let samples = [Sample::open().await, Sample::open().await];
+        let mut places = Places::new();
+        for sample in &samples {
+            sample.run("INSERT INTO outbox_message (topic, payload) VALUES ('t', x'')").await;
+            places = places.outbox(&sample.pipeline);
+        }
+        let asked: MessageRef = "1".parse().unwrap();
+        let error = story(&places, &Operator::new("ann", Role::Viewer), &asked).await.unwrap_err();
+        assert!(error.to_string().starts_with("1 matches 2 messages: "), "{error}");
+        let named = error.candidates().iter().map(|it| &*it.message_id).collect::<BTreeSet<_>>();
+        assert!(named.len() == 2 && named.iter().all(|id| Uuid::parse_str(id).is_ok()), "{named:?}");
+    }
 }

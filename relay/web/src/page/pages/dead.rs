@@ -20,9 +20,7 @@ use super::super::app::App;
 use super::super::exports::{self, Exporting};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{
-    Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since, tone,
-};
+use super::super::layout::{Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since};
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
 use super::causes::{causes, total_text};
@@ -300,8 +298,8 @@ pub(super) fn scope_of(message: &DeadMessage) -> &str {
 fn table(listed: &Listed, with_choice: bool, with_owner: bool) -> Markup {
     let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
     let states: BTreeSet<&str> = listed.messages.iter().map(|message| message.state.as_str()).collect();
-    let is_special = |message: &DeadMessage| is_again(message) || message.redrive_requested_by.is_some();
-    let with_state = states.len() > 1 || listed.messages.iter().any(is_special);
+    let is_requested = |message: &DeadMessage| message.redrive_requested_by.is_some();
+    let with_state = states.len() > 1 || listed.messages.iter().any(is_requested);
     let is_shown = |index: usize| match index {
         0 => with_choice,
         STATE => with_state,
@@ -327,12 +325,12 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         html! { @match message.key.as_deref() { Some(key) => a href=(story) { (cell(key)) }, None => (maybe(None)) } },
         maybe(message.error.as_deref()),
         html! {
-            @if is_again(message) { (tone("bad", "dead again")) } @else { (badge(message.state)) }
+            (badge(message.state))
             @if let Some(actor) = &message.redrive_requested_by { " requeue requested by " (cell(actor)) }
         },
         // Attempts for which others are at fault do not count.
         html! { @if message.attempts == 0 { (maybe(None)) } @else { (count(message.attempts.into())) } },
-        html! { (since(message.since)) @if is_again(message) { span class="faint age" { " last " (since(message.changed_at)) } } },
+        html! { (since(message.since)) @if died_later(message) { span class="faint age" { " last " (since(message.changed_at)) } } },
         cell(message.owner()),
         cell(scope_of(message)),
         html! {
@@ -359,8 +357,8 @@ pub(super) fn short_id(message: &DeadMessage) -> String {
 }
 
 /// Returns whether it was parked long before it died: it was requeued and failed again, or retried
-/// for a long time.
-fn is_again(message: &DeadMessage) -> bool {
+/// for a long time. Only a decision's result tells the two apart.
+fn died_later(message: &DeadMessage) -> bool {
     message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
 }
 

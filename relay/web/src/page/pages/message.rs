@@ -12,7 +12,7 @@ use operate::audit::AuditLine;
 use operate::dead::MessageRef;
 use operate::payload::{Payload, payload as read_payload};
 use operate::story::{BEHIND, InboxPart, OutboxPart, Story, story};
-use operate::{MessageState, OperateErrorKind, Operator, Role, seconds};
+use operate::{MessageState, OperateError, OperateErrorKind, Operator, Role, seconds};
 
 use super::super::address::{to, with_query};
 use super::super::again;
@@ -54,6 +54,12 @@ pub(crate) async fn show(
     drop(turn);
     let told = match told {
         Ok(told) => told,
+        Err(error) if !error.candidates().is_empty() => {
+            return Ok(Html(
+                Frame::new(Tab::Messages, &format!("Messages {id}")).page(&several(&error, id, &by_key)),
+            )
+            .into_response());
+        }
         // Keys can be numbers and UUIDs as well.
         Err(error) if error.kind() == OperateErrorKind::Refused => {
             return Ok(unknown(Problem::from(error), &by_key));
@@ -72,6 +78,21 @@ fn title(story: &Story, id: &str) -> String {
         Some(OutboxPart { topic, key: Some(key), .. }) => format!("Message of {topic}, key {key}"),
         Some(part) => format!("Message of {}", part.topic),
         None => format!("Message {id}"),
+    }
+}
+
+/// Renders the messages that an id fits: each outbox has its own positions.
+fn several(error: &OperateError, id: &str, by_key: &str) -> Markup {
+    let messages = error.candidates();
+    html! {
+        p class="lead" { (plain(id)) " fits " (count(messages.len() as u64)) " messages:" }
+        ul {
+            @for message in messages {
+                @let story = with_query("/message", &[("id", &message.message_id), ("pipeline", &message.pipeline)]);
+                li { a href=(story) { (cell(&message.message_id)) } " in " (cell(&message.pipeline)) }
+            }
+        }
+        a class="button" href=(by_key) { "Search for it as an ordering key" }
     }
 }
 
