@@ -274,8 +274,10 @@ async fn a_slow_endpoint_delays_no_other_topic<DB: Dialect>(stage: Stage) -> Out
     let answered = pair.slow().len();
     assert!(answered < SLOW / 2, "{answered} of the messages in front had to leave before");
     pair.room.add_permits(SLOW);
+    // On a busy machine some time out, and are delivered again.
     eventually("the slow endpoint has all of its messages", || async {
-        Ok((pair.slow().len() >= SLOW).then_some(()))
+        let different: HashSet<_> = pair.slow().into_iter().collect();
+        Ok((different.len() >= SLOW).then_some(()))
     })
     .await?;
     for key in 0..50 {
