@@ -405,6 +405,7 @@ impl Blocks {
             released += usize::from(self.held.release_share(name, Some(share)) || is_read);
         }
         if released == 0 {
+            self.busy.walk_begins(topic);
             self.held.release_all();
         } else {
             self.busy.given(topic);
