@@ -101,13 +101,9 @@ impl LagSeries {
             .filter(|sample| sample.at >= self.relay_pause && sample.at < self.producers_ended)
             .map(|sample| sample.pending);
         let first = judged.next()?;
-        let (mut held, mut lag) = (u64::MAX, u64::MAX);
-        for pending in judged {
-            held = held.min(pending.held);
-            lag = lag.min(pending.lag());
-        }
-        let has_later = held < u64::MAX;
-        (has_later && first.held >= HELD_MANY && held >= first.held && lag >= first.lag()).then(|| {
+        let held = judged.clone().map(|pending| pending.held).min()?;
+        let lag = judged.map(Pending::lag).min()?;
+        (first.held >= HELD_MANY && held >= first.held && lag >= first.lag()).then(|| {
             let waited = self.relay_pause.as_secs_f64();
             format!(
                 "{} entries were held {waited:.0} s after healing, and never fewer until producers stopped, \

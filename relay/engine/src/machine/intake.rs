@@ -157,9 +157,9 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Returns whether to read the due exceptions again at once: one was left unread because others
-    /// of its key come first, and a key has got further since. Otherwise the next ordinary pass is
-    /// soon enough, for example behind a dead entry that stays for days.
+    /// Returns whether to read the due exceptions again at once: a scheduled one was left unread
+    /// because others of its key come first, and a key has got further since. Otherwise the next
+    /// ordinary pass is soon enough.
     pub(crate) fn take_due_waits(&mut self) -> bool {
         self.due_waits && self.blocks.take_progress() && std::mem::take(&mut self.due_waits)
     }

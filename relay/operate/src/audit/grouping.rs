@@ -143,8 +143,14 @@ const OTHERS: &str = "with other outcomes";
 
 impl Group {
     fn new(first: AuditLine, is_met: bool) -> Self {
-        let (until, done_at, messages) = (first.at, first.done_at, first.messages);
-        let mut group = Self { until, messages, is_met, outcomes: BTreeMap::new(), done_at, first };
+        let mut group = Self {
+            until: first.at,
+            messages: first.messages,
+            is_met,
+            outcomes: BTreeMap::new(),
+            done_at: first.done_at,
+            first,
+        };
         if let Some(outcome) = group.first.outcome.clone() {
             group.count(&outcome);
         }
