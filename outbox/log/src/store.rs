@@ -84,8 +84,9 @@ pub trait LogReader: Send {
         limit: PageLimit,
     ) -> Result<DuePage, LogError>;
 
-    /// Returns retrying exceptions that are due and that come before the others: those with these
-    /// ids, then those that operators have requeued lately, each in the order of (`due_at`, id).
+    /// Returns exceptions that are due and that come before the others: retrying ones with these
+    /// ids, then those that operators have requeued, edited or discarded lately, each in the order
+    /// of (`due_at`, id).
     /// A limit that ends the answer early leaves out the last ones. The default, for a log in which
     /// nothing comes before the others, returns none.
     async fn read_first(&mut self, probes: &[EntryId], limit: PageLimit) -> Result<Vec<Exception>, LogError> {

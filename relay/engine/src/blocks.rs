@@ -48,8 +48,6 @@ pub(crate) struct Blocks {
     pub(super) held: Held,
     /// Keys that have more messages than leave soon.
     pub(super) bursts: Bursts,
-    /// Whether a key may have got further since the last [`Blocks::take_progress`].
-    has_progress: bool,
 }
 
 /// How a topic that does not accept messages is tried.
@@ -140,12 +138,6 @@ impl Blocks {
         self.paused.has_pipeline()
     }
 
-    /// Returns whether an operator has paused the topic or key of an entry.
-    #[must_use]
-    pub(crate) fn is_paused(&self, topic: &str, key: Option<&str>) -> bool {
-        self.paused.has_topic(topic) || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
-    }
-
     /// Takes over the pauses that operators have set. Returns whether anything has changed: then
     /// queued entries must be checked again.
     pub(crate) fn set_paused(&mut self, paused: Paused) -> bool {
@@ -215,6 +207,21 @@ impl Blocks {
         self.stuck.stops_entry(queue, id) || self.held.unread(queue).is_some_and(|unread| unread < id)
     }
 
+    /// Returns whether a due entry waits like the rest of its queue, and is read with it.
+    #[must_use]
+    pub(crate) fn stops_due(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
+        self.waits_for_probe(topic, id)
+            || self.paused.has_topic(topic)
+            || key.is_some() && self.paused.has_queue(QueueHash::of(topic, key))
+            || self.has_before(key, id)
+    }
+
+    /// Returns whether the topic is blocked and another entry than this one is its probe, or its
+    /// destination had no room.
+    fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
+        self.topics.get(topic).map_or_else(|| self.busy.is_refused(topic), |probe| probe.id != id)
+    }
+
     /// Returns whether a held entry that was read must keep waiting.
     #[must_use]
     pub(crate) fn keeps(&self, topic: &str, key: Option<&str>, id: EntryId) -> bool {
@@ -248,7 +255,6 @@ impl Blocks {
     pub(crate) fn answered(&mut self, key: Option<&str>) {
         let Some(key) = key else { return };
         if self.stuck.answered(QueueHash::of("", Some(key))) {
-            self.has_progress = true;
             self.held.release(QueueName::of("", Some(key)));
         }
     }
@@ -263,7 +269,6 @@ impl Blocks {
     pub(crate) fn session_ended(&mut self) {
         self.stuck.session_ended();
         self.busy.session_ended();
-        self.has_progress = true;
         self.held.release_all();
     }
 
@@ -290,21 +295,13 @@ impl Blocks {
         let Some(key) = key else { return };
         let queue = QueueHash::of("", Some(key));
         if self.stuck.remove(queue, id) {
-            self.has_progress = true;
             self.held.release(QueueName::of("", Some(key)));
         }
     }
 
     /// Records that held entries were read back.
     pub(crate) fn read_back(&mut self) {
-        self.has_progress = true;
         self.busy.read_back();
-    }
-
-    /// Returns whether a due entry that waits for an earlier one of its key may be free, because a
-    /// key has got further since the last call.
-    pub(crate) fn take_progress(&mut self) -> bool {
-        std::mem::take(&mut self.has_progress)
     }
 
     /// Records that an entry was discarded, or confirmed while it was held. The next entry of its
@@ -330,13 +327,6 @@ impl Blocks {
     #[must_use]
     pub(crate) fn is_probe(&self, topic: &str, id: EntryId) -> bool {
         self.topics.get(topic).is_some_and(|probe| probe.id == id)
-    }
-
-    /// Returns whether the topic is blocked and another entry than this one is its probe, or its
-    /// destination had no room.
-    #[must_use]
-    pub(crate) fn waits_for_probe(&self, topic: &str, id: EntryId) -> bool {
-        self.topics.get(topic).map_or_else(|| self.busy.is_refused(topic), |probe| probe.id != id)
     }
 
     /// Leaves held entries of the topic unread until its next turn, if it is busy. Returns whether
@@ -406,6 +396,8 @@ impl Blocks {
         }
         if released == 0 {
             self.busy.walk_begins(topic);
+            // It would be found last: names of keys come before those of topics.
+            self.held.release_share(QueueName::of(topic, None), Some(share));
             self.held.release_all();
         } else {
             self.busy.given(topic);
@@ -557,6 +549,7 @@ impl Blocks {
     pub(crate) fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
         if was_blocked {
+            self.held.release(QueueName::of(topic, None));
             self.held.release_all();
         }
         was_blocked

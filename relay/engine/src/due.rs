@@ -2,13 +2,13 @@
 //!
 //! They come in pages, ordered by time. Exceptions in the window stay due in the database, so a
 //! pass continues after the previous page. It starts over at the first exception only from time to
-//! time. This finds exceptions that an operator requeued or discarded, that were left because they
-//! wait for others of their key, or that were stored late.
+//! time. This finds exceptions that an operator requeued or discarded, or that were stored late.
 //!
-//! Scheduled and discarded exceptions have passes of their own. A pass over those that are retried
-//! never ends while more are due than there is room for, for example while a destination fails on
-//! all of its messages. Nothing else may wait for such a pass. So while it takes long, the probes
-//! of stopped topics and what operators have requeued are read by themselves (`wants_first`).
+//! Scheduled and discarded exceptions have passes of their own. A pass does not end while more are
+//! due than there is room for, for example while a destination fails on all of its messages, or
+//! after a large number of them were scheduled for one moment. Nothing else may wait for such a
+//! pass. So while it takes long, the probes of stopped topics and what operators have decided about
+//! are read by themselves (`wants_first`).
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Due {
     scheduled: Passes,
     retrying: Passes,
-    /// When to read the first retrying exceptions, if a pass over them is under way then.
+    /// When to read those that come first, if a pass is under way then.
     first_at: Instant,
 }
 
@@ -55,10 +55,11 @@ impl Due {
         self.of(kind).wanted()
     }
 
-    /// Returns whether to read retrying exceptions that come before the others, because the pass
-    /// over all of them has taken long: at most once in each interval.
+    /// Returns whether to read exceptions that come before the others, because a pass has taken
+    /// long: at most once in each interval.
     pub(crate) fn wants_first(&mut self, now: Instant) -> bool {
-        let is_time = self.retrying.is_reading && now >= self.first_at;
+        let is_reading = self.retrying.is_reading || self.scheduled.is_reading;
+        let is_time = is_reading && now >= self.first_at;
         if is_time {
             self.first_at = now + LOOK_INTERVAL;
         }
@@ -68,7 +69,7 @@ impl Due {
     /// Begins the passes for which it is time. A pass starts at the first exception if that costs
     /// little, or if the last one from there was long enough ago.
     pub(crate) fn begin(&mut self, now: Instant, is_cheap: bool) {
-        if self.retrying.at().is_some_and(|at| at <= now) {
+        if !self.retrying.is_reading && !self.scheduled.is_reading {
             self.first_at = now + LOOK_INTERVAL;
         }
         for passes in self.each() {
@@ -81,11 +82,6 @@ impl Due {
     /// Records that a stored exception will become due.
     pub(crate) fn look(&mut self, now: Instant) {
         self.each().into_iter().for_each(|passes| passes.look(now));
-    }
-
-    /// Records that a due exception was left in the database.
-    pub(crate) fn look_anew(&mut self, now: Instant) {
-        self.each().into_iter().for_each(|passes| passes.look_anew(now));
     }
 
     /// Records that a page of a kind was read.
@@ -139,13 +135,6 @@ impl Passes {
     /// Records that a stored exception will become due.
     fn look(&mut self, now: Instant) {
         self.at = now;
-    }
-
-    /// Records that a due exception was left in the database.
-    fn look_anew(&mut self, now: Instant) {
-        if !self.is_reading {
-            (self.at, self.began_at) = (now, None);
-        }
     }
 
     /// Records that a page was read.
@@ -216,17 +205,21 @@ mod tests {
 
     #[test]
     fn while_a_pass_takes_long_the_first_ones_are_read_once_in_each_interval() {
-        let now = Instant::now();
-        let mut due = Due::new(now);
-        assert!(!due.wants_first(now + 2 * LOOK_INTERVAL), "there is no pass");
-        due.begin(now, true);
-        due.read(DueKind::Retrying, &page(7, false, None), now);
-        assert!(!due.wants_first(now + LOOK_INTERVAL / 2), "it has only begun");
-        for looks in 1..4 {
-            assert!(due.wants_first(now + looks * LOOK_INTERVAL));
-            assert!(!due.wants_first(now + looks * LOOK_INTERVAL));
+        for kind in [DueKind::Retrying, DueKind::Scheduled] {
+            let now = Instant::now();
+            let mut due = Due::new(now);
+            assert!(!due.wants_first(now + 2 * LOOK_INTERVAL), "there is no pass");
+            due.begin(now, true);
+            let other = if kind == DueKind::Retrying { DueKind::Scheduled } else { DueKind::Retrying };
+            due.read(other, &page(1, true, None), now);
+            due.read(kind, &page(7, false, None), now);
+            assert!(!due.wants_first(now + LOOK_INTERVAL / 2), "it has only begun");
+            for looks in 1..4 {
+                assert!(due.wants_first(now + looks * LOOK_INTERVAL));
+                assert!(!due.wants_first(now + looks * LOOK_INTERVAL));
+            }
+            due.read(kind, &page(9, true, None), now);
+            assert!(!due.wants_first(now + 9 * LOOK_INTERVAL));
         }
-        due.read(DueKind::Retrying, &page(9, true, None), now);
-        assert!(!due.wants_first(now + 9 * LOOK_INTERVAL));
     }
 }

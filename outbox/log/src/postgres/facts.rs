@@ -27,7 +27,9 @@ migrations::statements! {
     unlogged = "SELECT relpersistence = 'u' FROM pg_class WHERE oid = '{schema}outbox_server_run'::regclass";
     /// The timeline is 0 where the server hides it. The largest transaction id is qualified with
     /// the table: plain `xid` would sort by the text of the answer, where 97 comes after 1000. The
-    /// sequence is read after the snapshot, so every visible row already has its id by then.
+    /// sequence is read after the snapshot, so every visible row already has its id by then. It is
+    /// read itself: without the right, `pg_sequence_last_value` of PostgreSQL 17 and later answers
+    /// null, as for a sequence that was set back.
     server = "
         SELECT (SELECT system_identifier::text FROM pg_control_system()) AS system_identifier,
             {schema}outbox_timeline() AS timeline,
@@ -35,7 +37,7 @@ migrations::statements! {
             (SELECT system_identifier FROM {schema}outbox_identity) AS recorded_system,
             pg_snapshot_xmax(pg_current_snapshot())::text AS next_xid,
             (SELECT m.xid::text FROM {schema}outbox_message AS m ORDER BY m.xid DESC LIMIT 1) AS newest_xid,
-            coalesce(pg_sequence_last_value('{schema}outbox_message_id_seq'::regclass), 0) AS position,
+            (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}outbox_message_id_seq) AS position,
             (SELECT id FROM {schema}outbox_message ORDER BY id DESC LIMIT 1) AS newest_id,
             ({missing_segments}) AS missing_segments";
     missing = "{missing_segments}";

@@ -173,11 +173,11 @@ migrations::statements! {
         states = "state = 'retrying'",
         run = "$6",
     ) = "{exceptions}";
-    /// Retrying exceptions that are due: $4 ids of probes, and what operators requeued with their
-    /// last 100 decisions; $5 run of the server, and the other parameters of `due`. Probes come
-    /// first: what was requeued stays due while it is in the relay's memory. LIMIT 1 keeps the
-    /// planner from the index of what is due, in which each id would be searched for, and pairs
-    /// from sorting all decisions of the relay.
+    /// Exceptions that are due: $4 ids of probes, and those of the last 100 decisions of operators;
+    /// $5 run of the server, and the other parameters of `due`. Probes come first: what was
+    /// requeued stays due while it is in the relay's memory. LIMIT 1 keeps the planner from the
+    /// index of what is due, in which each id would be searched for, and pairs from sorting all
+    /// decisions of the relay.
     first(
         of = "p",
         message_id = "e.message_id",
@@ -186,14 +186,14 @@ migrations::statements! {
                 AS place FROM (
                 SELECT id, bool_or(is_probe) AS is_probe FROM (
                 SELECT id, true AS is_probe FROM unnest($4::bigint[]) AS probe(id)
-                UNION ALL SELECT id, false FROM (SELECT id, action FROM {schema}outbox_audit
+                UNION ALL SELECT id, false FROM (SELECT id FROM {schema}outbox_audit
                     WHERE (relay COLLATE \"POSIX\", seq) >= ($3, 0)
                         AND (relay COLLATE \"POSIX\", seq) <= ($3, 9223372036854775807)
-                    ORDER BY relay COLLATE \"POSIX\" DESC, seq DESC LIMIT 100) AS decision
-                WHERE action = 'requeue') AS named GROUP BY id) AS asked
+                    ORDER BY relay COLLATE \"POSIX\" DESC, seq DESC LIMIT 100) AS decision)
+                AS named GROUP BY id) AS asked
             CROSS JOIN LATERAL (SELECT id, due_at, state FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND id = asked.id LIMIT 1) AS e
-            WHERE e.state = 'retrying' AND e.due_at <= statement_timestamp() AND {same_run}
+            WHERE e.state IN ('retrying', 'discarded') AND e.due_at <= statement_timestamp() AND {same_run}
             ORDER BY place, e.id LIMIT $1::bigint + 1",
         run = "$5",
     ) = "{exceptions}";

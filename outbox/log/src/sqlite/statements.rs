@@ -10,6 +10,8 @@ use crate::sqlite::row::{COLUMNS, CONTENT, IS_LARGE, PARKED_COLUMNS};
 migrations::statements! {
     parts {
         now = NOW;
+        // The id that was given out last, also when no row has it any longer.
+        last_id = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)";
         // Due exceptions in certain `states`, each of which has its own index.
         due_exceptions = "{exceptions} AND e.{states} AND e.due_at <= {now} AND (e.due_at, e.id) > (?2, ?3)
             ORDER BY e.due_at, e.id LIMIT ?4";
@@ -34,9 +36,7 @@ migrations::statements! {
         behind = "FROM outbox_exception WHERE relay = ?1 AND shard = 0 AND state = 'held' AND {queue} >";
     }
 
-    head = "
-        SELECT coalesce((SELECT max(id) FROM outbox_message), 0),
-            coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)";
+    head = "SELECT coalesce((SELECT max(id) FROM outbox_message), 0), {last_id}";
     /// ?1 above this id, ?2 ceiling, ?3 rows, ?4 maximum bytes of a payload and ?5 of headers to
     /// read.
     page(payload_max = "?4", headers_max = "?5") = "
@@ -54,16 +54,15 @@ migrations::statements! {
         payload_max = "?5",
         headers_max = "?6",
     ) = "{due_exceptions}";
-    /// Retrying exceptions that are due: ?2 ids of probes as a JSON array, and what operators
-    /// requeued with their last 100 decisions. Probes come first: what was requeued stays due while
-    /// it is in the relay's memory. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and ?5 of
+    /// Exceptions that are due: ?2 ids of probes as a JSON array, and those of the last 100
+    /// decisions of operators. Probes come first: what was requeued stays due while it is in the
+    /// relay's memory. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and ?5 of
     /// headers to read. The plus sign keeps SQLite from the index of what is due.
     first(payload_max = "?4", headers_max = "?5") = "
         {exceptions} AND e.id IN (SELECT value FROM json_each(?2)
-            UNION SELECT id FROM (SELECT id, action FROM outbox_audit
-                WHERE relay = ?1 ORDER BY seq DESC LIMIT 100)
-            WHERE action = 'requeue')
-            AND +e.state = 'retrying' AND e.due_at <= {now}
+            UNION SELECT id FROM (SELECT id FROM outbox_audit
+                WHERE relay = ?1 ORDER BY seq DESC LIMIT 100))
+            AND +e.state IN ('retrying', 'discarded') AND e.due_at <= {now}
         ORDER BY e.id NOT IN (SELECT value FROM json_each(?2)), e.due_at, e.id LIMIT ?3";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
     next_retried(states = "state = 'retrying'") = "{next_place}";
@@ -89,8 +88,7 @@ migrations::statements! {
 
     /// ?1 relay: its cursor, and the id that was given out last.
     position = "
-        SELECT cursor, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)
-        FROM outbox_relay WHERE relay = ?1 AND shard = 0";
+        SELECT cursor, {last_id} FROM outbox_relay WHERE relay = ?1 AND shard = 0";
     /// ?1 relay, ?2 holder, ?3 ttl in microseconds, ?4 the first cursor; ?5 epoch and ?6 end of a
     /// lease that is over although its end lies in the future, or null. Even the same holder gets a
     /// new epoch, which fences off its earlier writes. Stores beside the cursor how old the last

@@ -264,9 +264,6 @@ impl Driver {
                 _ = tick.tick() => {
                     self.telemetry.load(self.machine.load());
                     self.telemetry.unrouted(&self.broker_session.take_unrouted());
-                    if self.machine.take_due_waits() {
-                        self.due.look_anew(Instant::now());
-                    }
                     // A trial and the end of a term store as little as they can.
                     if self.trial.is_none() && self.draining.is_none() {
                         self.machine.make_room();

@@ -139,13 +139,9 @@ impl Machine {
                     }
                 }
                 ExceptionState::Scheduled => self.scheduled(exception),
-                // Another entry probes its topic, an operator has paused it, or an earlier one of
-                // its key comes first: this one waits like the rest, and is read with them.
                 ExceptionState::Retrying
-                    if self.blocks.waits_for_probe(exception.entry.topic(), id)
-                        || self.blocks.is_full(exception.entry.topic())
-                        || self.blocks.is_paused(exception.entry.topic(), exception.entry.key())
-                        || self.blocks.has_before(exception.entry.key(), id) =>
+                    if self.blocks.is_full(exception.entry.topic())
+                        || self.blocks.stops_due(exception.entry.topic(), exception.entry.key(), id) =>
                 {
                     let Exception { entry, attempts, .. } = &exception;
                     self.park(parked_entry(entry, ExceptionState::Held, *attempts, None, None));
@@ -157,19 +153,12 @@ impl Machine {
         self.unstored.answered();
     }
 
-    /// Returns whether to read the due exceptions again at once: a scheduled one was left unread
-    /// because others of its key come first, and a key has got further since. Otherwise the next
-    /// ordinary pass is soon enough.
-    pub(crate) fn take_due_waits(&mut self) -> bool {
-        self.due_waits && self.blocks.take_progress() && std::mem::take(&mut self.due_waits)
-    }
-
     fn scheduled(&mut self, exception: Exception) {
         let entry = &exception.entry;
         match self.blocks.place(entry.topic(), entry.key()) {
             Place::Free => self.readmit(exception, Origin::Due(DueKind::Scheduled)),
-            Place::Wait => self.due_waits = true,
-            Place::Hold => {
+            // If it were read again later, others of its key could be ahead.
+            Place::Wait | Place::Hold => {
                 let parked = parked_entry(entry, ExceptionState::Held, exception.attempts, None, None);
                 self.park(parked);
             }

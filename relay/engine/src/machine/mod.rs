@@ -90,8 +90,6 @@ pub struct Machine {
     /// Exceptions that are in the window, so that a second read of them is recognised.
     readmitted: HashSet<EntryId>,
     unstored: Unstored,
-    /// Whether a due exception was left unread because it waits for others of its key.
-    due_waits: bool,
     failures: Failures,
     stored: Cursor,
     session: Session,
@@ -140,7 +138,6 @@ impl Machine {
             blocks,
             readmitted: HashSet::new(),
             unstored: Unstored::default(),
-            due_waits: false,
             failures: Failures::default(),
             stored: cursor,
             session: Session::default(),

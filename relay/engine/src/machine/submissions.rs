@@ -173,10 +173,7 @@ impl Machine {
             if let Origin::Due(_) = item.origin {
                 match () {
                     // If it were read again later, others of its key could be ahead.
-                    () if self.blocks.waits_for_probe(topic.as_str(), id)
-                        || self.blocks.is_paused(topic.as_str(), item.key())
-                        || self.blocks.has_before(item.key(), id) =>
-                    {
+                    () if self.blocks.stops_due(topic.as_str(), item.key(), id) => {
                         self.park_from_window(ticket, ExceptionState::Held, None, None, None);
                     }
                     () if is_pipelined && self.blocks.is_probe(topic.as_str(), id) => {

@@ -107,11 +107,13 @@ impl OutboxTables {
 
     fn read_first(&self, probes: &[EntryId], limit: PageLimit) -> Vec<Exception> {
         let now = Instant::now();
-        let is_due = |aside: &ParkedEntry| {
-            aside.parked.state == ExceptionState::Retrying && aside.due_at.is_some_and(|at| at <= now)
+        let is_first = |id: &EntryId, aside: &ParkedEntry| match aside.parked.state {
+            ExceptionState::Retrying => probes.contains(id),
+            state => state == ExceptionState::Discarded,
         };
-        let probes = self.exceptions.iter().filter(|(id, aside)| probes.contains(id) && is_due(aside));
-        probes.map(|(id, aside)| self.exception(*id, aside)).take(limit.entries_max).collect()
+        let is_due = |aside: &ParkedEntry| aside.due_at.is_some_and(|at| at <= now);
+        let first = self.exceptions.iter().filter(|(id, aside)| is_first(id, aside) && is_due(aside));
+        first.map(|(id, aside)| self.exception(*id, aside)).take(limit.entries_max).collect()
     }
 
     fn read_held(&self, asks: &[HeldAsk], limit: PageLimit) -> Vec<HeldPage> {

@@ -28,6 +28,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         a_lease_that_a_clock_has_put_far_ahead_ends_after_its_own_length,
         exceptions_come_back_when_they_are_due,
         probes_and_requeued_entries_are_read_before_the_rest,
+        requeued_entries_are_due_in_the_order_of_their_ids,
         held_entries_are_read_by_their_key_in_pages,
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
@@ -275,15 +276,15 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
     );
 }
 
-/// Goal: the probe of a stopped topic and an entry that an operator has requeued are read whatever
-/// is due before them. Oracle: the entries that are read, of which only two are due.
+/// Goal: the probe of a stopped topic and entries that an operator has requeued or discarded are
+/// read whatever is due before them. Oracle: the entries that are read.
 async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(db: &Database<DB>) {
     let retried = |id, due_in| {
         let parked = parked(id, ExceptionState::Retrying, Some(Duration::from_secs(due_in)));
         ExceptionChange::Park(parked)
     };
-    let dead = ExceptionChange::Park(parked(5, ExceptionState::Dead, None));
-    let changes = [retried(1, 0), retried(2, 0), retried(3, 3_600), retried(4, 0), dead];
+    let dead = |id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None));
+    let changes = [retried(1, 0), retried(2, 0), retried(3, 3_600), dead(4), dead(5)];
     let (mut checkpoint_store, epoch, cursor) = with_parked(db, &changes).await;
     let mut reader = db.reader().await;
     let mut read = async |probes: &[i64], limit| {
@@ -297,8 +298,8 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
     assert_eq!(read(&[2, 3, 5, 99], SMALL).await, [is_read(2)], "3 is not due, and 5 is dead");
     let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
     let signature = outbox::Signature::new("ops", "its endpoint is back");
-    let decree = OperatorDecision { decision: Decision::Requeue, signature };
-    admin.decide(&relay(), &[chosen(5)], decree).await.unwrap().remove(0).unwrap();
+    let decree = |decision| OperatorDecision { decision, signature: signature.clone() };
+    admin.decide(&relay(), &[chosen(5)], decree(Decision::Requeue)).await.unwrap().remove(0).unwrap();
     assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
     assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
     // A probe comes before what was requeued earlier than it is due: that may be in the window.
@@ -308,6 +309,24 @@ async fn probes_and_requeued_entries_are_read_before_the_rest<DB: TestDialect>(d
     assert_eq!(read(&[2], SMALL).await, [is_read(2), is_read(5)]);
     assert_eq!(read(&[2, 5], SMALL).await, [is_read(5), is_read(2)], "in the order of their times");
     assert_eq!(read(&[2], PageLimit { entries_max: 1, ..SMALL }).await, [is_read(2)]);
+    admin.decide(&relay(), &[chosen(4)], decree(Decision::Discard)).await.unwrap().remove(0).unwrap();
+    assert_eq!(read(&[], SMALL).await, [is_read(5), (4, ExceptionState::Discarded, true)]);
+}
+
+/// Goal: requeued entries of a key leave in their order, wherever their rows lie. Oracle: the order
+/// in which they are due.
+async fn requeued_entries_are_due_in_the_order_of_their_ids<DB: TestDialect>(db: &Database<DB>) {
+    let dead = |id| ExceptionChange::Park(parked(id, ExceptionState::Dead, None));
+    let _leading = with_parked(db, &[dead(1), dead(2), dead(3)]).await;
+    // PostgreSQL writes a changed row behind the others.
+    db.run("UPDATE outbox_exception SET attempts = attempts WHERE id = 1").await;
+    let admin = admin::open(&db.relay_url(), source(), LogOptions::default()).unwrap();
+    let signature = outbox::Signature::new("ops", "its endpoint is back");
+    let decree = OperatorDecision { decision: Decision::Requeue, signature };
+    let decided = admin.decide(&relay(), &[1, 2, 3].map(chosen), decree).await.unwrap();
+    assert!(decided.iter().all(Result::is_ok));
+    let due = db.reader().await.read_due(DueKind::Retrying, None, SMALL).await.unwrap();
+    assert_eq!(due.exceptions.iter().map(|one| one.entry.id.0).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
 async fn held_entries_are_read_by_their_key_in_pages<DB: TestDialect>(db: &Database<DB>) {

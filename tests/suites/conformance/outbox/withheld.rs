@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use migrations::{Identifier, Line, MigrateError, Migrator};
+use outbox::NewMessage;
 use outbox_log::LogError;
 use sqlx::{Connection as _, PgConnection, Postgres};
 use tests::Role;
 
 use crate::outbox::roles::{as_role, with_every_line};
-use crate::outbox::support::{Database, relay};
+use crate::outbox::support::{Database, TTL, granted, relay};
 
 tests::cases! { "outbox/withheld/{on}/{case}":
     on_postgres {
         a_schema_that_a_role_may_not_use_is_not_an_empty_one,
         a_role_that_may_not_create_tables_learns_what_helps,
+        a_sequence_that_a_role_may_not_read_is_not_one_that_was_set_back,
         a_dropped_key_and_a_detached_day_are_named,
         an_unlogged_segment_keeps_nobody_from_opening,
     }
@@ -44,6 +46,23 @@ async fn a_role_that_may_not_create_tables_learns_what_helps(db: &Database<Postg
         assert!(told.to_string().contains(part), "{told}");
     }
     session.close().await.unwrap();
+}
+
+/// Goal: a relay that may not read the sequence of ids is refused. Since PostgreSQL 17, a function
+/// answers null in this case, as for a sequence from which no id was taken. Oracle: the error, and
+/// the next grant.
+async fn a_sequence_that_a_role_may_not_read_is_not_one_that_was_set_back(db: &Database<Postgres>) {
+    db.enqueue([NewMessage::new("orders").json(&1)]).await;
+    let mut checkpoint_store = db.checkpoint_store("a").await;
+    let (before, _) = granted(&mut checkpoint_store).await;
+    db.run("REVOKE ALL ON SEQUENCE outbox_message_id_seq FROM outbox_test_relay").await;
+    let LogError::Operator { reason, .. } = checkpoint_store.acquire(TTL).await.map(drop).unwrap_err() else {
+        panic!("another error")
+    };
+    assert!(reason.contains("outbox_message_id_seq"), "{reason}");
+    db.run("GRANT SELECT ON SEQUENCE outbox_message_id_seq TO outbox_test_relay").await;
+    let (after, _) = granted(&mut db.checkpoint_store("a").await).await;
+    assert!(after.epoch > before.epoch);
 }
 
 async fn a_dropped_key_and_a_detached_day_are_named(db: &Database<Postgres>) {

@@ -166,12 +166,13 @@ SELECT e.id, e.state, e.message_id::text FROM unnest($2::bigint[]) AS chosen(id)
     SELECT id, state, message_id FROM {schema}outbox_exception
     WHERE relay = $1 AND shard = 0 AND id = chosen.id LIMIT 1) AS e";
 
-// The rows are locked, so their `ctid` does not change. The attempts are counted anew, so the error
-// is added to the earlier ones with its count.
+// The rows are locked, so their `ctid` does not change. They are updated in the order of their
+// places: with one time, what is due is read in the order of ids. The attempts are counted anew, so
+// the error is added to the earlier ones with its count.
 pub(in crate::postgres) const REQUEUE: &str = concat!(
     "
 UPDATE {schema}outbox_exception AS e
-SET state = 'retrying', attempts = 0, due_at = clock_timestamp(), updated_at = clock_timestamp(), earlier_errors = ",
+SET state = 'retrying', attempts = 0, due_at = statement_timestamp(), updated_at = clock_timestamp(), earlier_errors = ",
     with_last_error!("false"),
     "
 WHERE ctid = ANY(ARRAY(
