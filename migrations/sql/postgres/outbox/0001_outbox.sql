@@ -915,9 +915,13 @@ AS $$
 #variable_conflict use_column
 DECLARE
     present        timestamptz := clock_timestamp();
+    -- The largest ids of the present moment, and of the last one that is not kept.
+    present_id     uuid := (lpad(to_hex((extract(epoch FROM present) * 1000)::bigint), 12, '0')
+        || '7fffbfffffffffffffff')::uuid;
+    old_id         uuid := (
+        lpad(to_hex(greatest(extract(epoch FROM present - keep) * 1000, 0)::bigint), 12, '0')
+        || '7fffbfffffffffffffff')::uuid;
     newest_message uuid;
-    made_lately    boolean;
-    made_ahead     boolean;
 BEGIN
     bytes := pg_total_relation_size(format('%home%.outbox_message_%s', number)::regclass);
     SELECT m.id, m.enqueued_at, m.message_id INTO newest_id, newest_at, newest_message
@@ -925,19 +929,19 @@ BEGIN
     WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number ORDER BY m.id DESC LIMIT 1;
     SELECT m.enqueued_at INTO oldest_at FROM %home%.outbox_message AS m
     WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number ORDER BY m.id LIMIT 1;
-    -- Neither time is certain: a producer, or a clock that was wrong, can have given the row an
-    -- earlier one. So the row is as young as the younger of them that is not ahead of the clock. If
-    -- both are ahead, its age is that of the next row with a possible time.
-    made_lately := newest_message > (
-        lpad(to_hex(greatest(extract(epoch FROM present - keep) * 1000, 0)::bigint), 12, '0')
-        || '7fffbfffffffffffffff')::uuid;
-    made_ahead := newest_message > (
-        lpad(to_hex((extract(epoch FROM present) * 1000)::bigint), 12, '0') || '7fffbfffffffffffffff')::uuid;
+    -- Neither time of a row is certain: a producer, or a clock that was wrong, can have given it an
+    -- earlier one, and a row of another outbox has both of its own. So one id of the time that is
+    -- kept makes the segment young, and so does the enqueue time of its newest row. If both times of
+    -- that row are ahead of the clock, its age is that of the next row with a possible time.
     reason := CASE
         WHEN newest_id IS NULL THEN 'empty'
-        WHEN made_lately AND NOT made_ahead THEN 'young'
+        WHEN EXISTS (
+            SELECT FROM %home%.outbox_message AS m
+            WHERE ((get_byte(uuid_send(m.message_id), 2) >> 2) & 7) = number
+                AND m.message_id > old_id AND m.message_id <= present_id)
+        THEN 'young'
         WHEN newest_at <= present THEN CASE WHEN newest_at > present - keep THEN 'young' END
-        WHEN made_lately
+        WHEN newest_message > old_id
             AND NOT coalesce((
                 SELECT later.enqueued_at <= present - keep FROM (
                     SELECT m.id, m.enqueued_at FROM %home%.outbox_message AS m

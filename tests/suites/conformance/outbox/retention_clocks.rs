@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use message::MessageId;
 use outbox_log::RelayName;
 use outbox_log::retention::{ForgetError, HeldBack};
 use sqlx::Postgres;
+use time::OffsetDateTime;
 use tokio::time::{Instant, sleep};
 
 use crate::outbox::retention::{Relay, held_back, messages, open};
@@ -21,6 +23,9 @@ tests::cases! { "outbox/retention_clocks/{on}/{case}":
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
+
+/// The time after which a segment of PostgreSQL's log takes new ids again.
+const RING: Duration = Duration::from_millis(1 << 29);
 
 /// Puts the clock of the server's functions ahead, in this database. PostgreSQL calls a built-in
 /// function by its oid, so it is renamed, and a function that adds to it takes its name.
@@ -51,22 +56,33 @@ async fn history_that_is_old_by_one_clock_is_held_back_by_the_clocks(db: &Databa
     assert_eq!(db.rows().await, 0);
 }
 
-/// Goal: a row with an old enqueue time, for example one that was moved from another table, does
-/// not remove newer rows. Oracle: the rows.
+/// Goal: rows with old times do not remove newer rows: one with an old enqueue time, and one that
+/// was moved from another outbox with its id and its time. Oracle: the rows.
 async fn a_row_with_an_earlier_time_ends_the_history_of_no_other<DB: TestDialect>(db: &Database<DB>) {
     let retention = open(db);
     db.enqueue(messages(3)).await;
-    let (payload, long_ago) = match DB::NAME {
-        "SQLite" => ("x'00'", "1700000000000000"),
-        _ => ("'\\x00'", "'2023-11-14'"),
+    let payload = match DB::NAME {
+        "SQLite" => "x'00'",
+        _ => "'\\x00'",
+    };
+    let long_ago = match DB::NAME {
+        "SQLite" => "1700000000000000",
+        _ => "'2023-11-14'",
     };
     db.run(&format!(
         "INSERT INTO outbox_message (topic, payload, enqueued_at) VALUES ('orders', {payload}, {long_ago})"
     ))
     .await;
-    assert_eq!(Relay::new(db, &relay()).await.pass(&[]).await.len(), 4);
+    // Its id belongs to the segment of the others, in the previous turn of the ring.
+    let id = MessageId::derived(OffsetDateTime::now_utc() - RING, ["moved"]).unwrap();
+    db.run(&format!(
+        "INSERT INTO outbox_message (message_id, topic, payload, enqueued_at) \
+         VALUES ('{id}', 'orders', {payload}, {long_ago})"
+    ))
+    .await;
+    assert_eq!(Relay::new(db, &relay()).await.pass(&[]).await.len(), 5);
     retention.expire(DAY).await.unwrap();
-    assert_eq!(db.rows().await, 4);
+    assert_eq!(db.rows().await, 5);
     retention.expire(Duration::ZERO).await.unwrap();
     assert_eq!(db.rows().await, 0);
 }
