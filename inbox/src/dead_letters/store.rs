@@ -112,7 +112,11 @@ impl<DB: Dialect> Inbox<DB> {
                 }
                 Outcome::Forgotten => letter,
                 Outcome::Reused(refusal) => {
-                    DeadLetter { reason: Reason::from(&refusal), error: refusal.to_string(), ..letter }
+                    let error = match letter.reason {
+                        Reason::Held => refusal.to_string(),
+                        _ => format!("{refusal}; before that: {}", letter.error),
+                    };
+                    DeadLetter { reason: Reason::from(&refusal), error, ..letter }
                 }
             };
             inbox.store_letter_alone(&without_row, chunks).await
@@ -150,7 +154,8 @@ impl<DB: Dialect> Inbox<DB> {
                     // Another process has handled or held it meanwhile: a duplicate; the
                     // transaction rolls back.
                     Ok(_) if is_held => return Ok(Outcome::Done(Committed::attest(letter.subject))),
-                    Err(refusal) if is_held => return Ok(Outcome::Reused(refusal)),
+                    // Another message has the id: no redrive can succeed, so no key waits for it.
+                    Err(refusal) => return Ok(Outcome::Reused(refusal)),
                     // Another process has applied it meanwhile: there is nothing to decide, and its
                     // key does not have to wait.
                     Ok(Duplicate { dead_letter: None, .. }) => {
@@ -207,7 +212,7 @@ impl<DB: Dialect> Inbox<DB> {
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
         // Another message has the id of these: its failures still count.
-        if !matches!(letter.reason, Reason::KeyReused | Reason::Incomplete) {
+        if !matches!(letter.reason, Reason::KeyReused | Reason::Malformed) {
             DB::forget_attempts(&mut tx, self.tables(), &[letter.key()], Forget::All)
                 .await
                 .map_err(failed("delete the attempts of a dead letter"))?;

@@ -14,7 +14,7 @@ use super::store::Store;
 use super::waits::{WaitReason, Waited};
 use super::worker::{GivenUp, Worker};
 use crate::dead_letters::Reason;
-use crate::ids::Tenant;
+use crate::ids::{MessageName, Tenant};
 use crate::refusal::Refusal;
 
 impl<S: Store> Worker<S> {
@@ -74,7 +74,13 @@ impl<S: Store> Worker<S> {
                 }
                 Step::GivenUp => return Err(GivenUp),
             };
-            return self.store_dead_letter(delivery, &tenant, dead, give_up).await.map(Done::now);
+            let stored = self.store_dead_letter(delivery, &tenant, dead, give_up).await?;
+            // The attempts of a message whose id another one uses stay, and with them the note.
+            if course.is_suspect || course.failed_before.is_some() {
+                let this = [MessageName { tenant: &tenant, id: message.id }];
+                _ = self.noted(self.put_down_unhandled(&this), give_up).await;
+            }
+            return Ok(Done::now(stored));
         }
     }
 

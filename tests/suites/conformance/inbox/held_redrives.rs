@@ -28,6 +28,7 @@ tests::cases! { "inbox/held_redrives/{on}/{case}":
         a_redrive_passes_no_earlier_dead_letter_where_keys_are_held,
         a_dead_letter_without_a_tenant_can_become_a_held_one,
         another_payload_under_the_id_of_a_message_is_not_a_held_copy,
+        other_payloads_under_one_id_count_no_process_as_ended,
         a_message_whose_day_is_forgotten_is_not_held,
         a_held_message_is_compared_by_its_content,
         requests_that_cannot_be_read_block_no_others,
@@ -252,6 +253,22 @@ async fn another_payload_under_the_id_of_a_message_is_not_a_held_copy<DB: TestDa
     assert_eq!(reasons(&letters), expected);
     assert!(of(&letters, "other than held").error.contains(&held.id.to_string()));
     assert_eq!(inbox.attempt(&billing, &scope, held.id).await.unwrap(), noted, "its failures still count");
+}
+
+/// Goal: a process that has refused a message has it in hand no longer, so the next one does not
+/// count it as ended. Oracle: the reasons of deliveries with one id, each in a process of its own.
+async fn other_payloads_under_one_id_count_no_process_as_ended<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let first = keyed("k", "0");
+    let others = ["1", "2", "3", "4", "5", "6", "7"];
+    for payload in std::iter::once("0").chain(others) {
+        let broker = Broker::new([keyed("k", payload).with_id(first.id)]);
+        let running = start(holding(&inbox, &broker, Effect::works(), None).redrive_interval(None));
+        broker.drained().await;
+        running.stop().await;
+    }
+    assert_eq!(effects(database).await, ["0"]);
+    assert_eq!(reasons(&dead_letters(&inbox).await), others.map(|payload| (payload, "key_reused")));
 }
 
 /// Goal: a message that cannot be held with an inbox row is not redriven automatically, because it
