@@ -115,6 +115,7 @@ impl Subscriber {
             lanes,
             consumers,
             received: Vec::new(),
+            suspected: None,
             is_stopping: false,
             deliveries_max: 0,
             lag,
@@ -208,6 +209,9 @@ struct RabbitmqSubscription {
     consumers: Consumers,
     /// Deliveries received by a call whose future was dropped, or before an error.
     received: Vec<Delivery>,
+    /// The lane whose first delivery may come out of a stream, until the broker has said whether it
+    /// is one. Nothing is handed out meanwhile.
+    suspected: Option<usize>,
     /// Whether only the work in hand is still settled.
     is_stopping: bool,
     /// The highest delivery count of a message that was warned about.
@@ -236,7 +240,13 @@ impl RabbitmqSubscription {
                 let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
                 let has_offset = headers.is_some_and(|headers| headers.contains_key("x-stream-offset"));
                 self.open(place, *delivery);
-                self.refuse_stream(place, has_offset).await
+                let Some(lane) = self.lanes.get_mut(place) else { return Ok(()) };
+                if has_offset && !lane.is_seen {
+                    self.suspected = Some(place);
+                    return self.refuse_stream().await;
+                }
+                lane.is_seen = true;
+                Ok(())
             }
             Event::Failed(error) => {
                 self.silence();
@@ -253,27 +263,24 @@ impl RabbitmqSubscription {
         }
     }
 
-    /// Ends the subscription when a queue is a stream. A stream is read from its end after every
-    /// pause, so messages that arrive meanwhile would be skipped. Looks at the first delivery of a
-    /// queue.
-    async fn refuse_stream(&mut self, place: usize, has_offset: bool) -> Result<(), SubscriptionError> {
-        let Some(lane) = self.lanes.get_mut(place).filter(|lane| !lane.is_seen) else { return Ok(()) };
-        if !has_offset {
-            lane.is_seen = true;
-            return Ok(());
-        }
+    /// Ends the subscription when the suspected queue is a stream. A stream is read from its end
+    /// after every pause, so messages that arrive meanwhile would be skipped.
+    async fn refuse_stream(&mut self) -> Result<(), SubscriptionError> {
+        let lane = self.suspected.and_then(|place| self.lanes.get_mut(place));
+        let Some(lane) = lane else { return Ok(()) };
         // A message that a shovel took out of a stream also has the header. Only a stream refuses a
         // consumer without a prefetch. The lowest priority leaves the deliveries of a queue to the
         // real consumer as long as that has room: it would get those of a key in another order.
         let (queue, connection) = (lane.queue.clone(), &self.connection);
         let mut arguments = FieldTable::default();
         arguments.insert("x-priority".into(), AMQPValue::LongInt(-128));
-        let probe = async {
+        let look = async {
             let channel = connection.channel().await?;
             let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
-            connection.ask(channel.basic_consume(queue.clone(), tag, options, arguments)).await
+            connection.ask(channel.basic_consume(queue.clone(), tag, options, arguments)).await?;
+            Ok::<_, Error>(channel)
         };
-        match probe.await {
+        match look.await {
             Err(error) if fault::is_precondition(&error) => {
                 self.silence();
                 self.received.clear();
@@ -282,9 +289,12 @@ impl RabbitmqSubscription {
                 )))
             }
             Err(error) => Err(fault::of_subscription(error)),
-            // Dropped with its channel, which hands back the messages it was given.
-            Ok(_) => {
+            // The queue takes back what the real consumer had no room for. Before that nothing is
+            // acknowledged, or later messages would come first.
+            Ok(channel) => {
+                connection.finish(&channel).await;
                 lane.is_seen = true;
+                self.suspected = None;
                 Ok(())
             }
         }
@@ -355,6 +365,7 @@ impl Subscription for RabbitmqSubscription {
         wait: Duration,
     ) -> Result<Vec<Delivery>, SubscriptionError> {
         let deadline = Instant::now() + wait;
+        self.refuse_stream().await?;
         while self.received.len() < max.get() {
             // Waits only for the first one, then takes all that have arrived.
             let next = if self.received.is_empty() {

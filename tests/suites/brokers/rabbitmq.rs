@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber, Unroutable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use conformance::consuming::{WAIT, done, ids, receive, within};
+use conformance::consuming::{WAIT, done, handle, ids, receive, within};
 use conformance::{relaying, sample};
 use harness::plain::rabbitmq::Rabbitmq;
 use lapin::BasicProperties;
@@ -25,6 +26,7 @@ tests::cases! { "{on}/{case}":
         several_quorum_queues_are_read_side_by_side = several,
         a_stream_is_refused_by_name = stream,
         the_look_for_a_stream_takes_no_message_of_a_queue = out_of_a_stream,
+        the_look_for_a_stream_keeps_the_order_of_a_backlog = backlog_out_of_a_stream,
         an_orderly_end_logs_no_error = orderly,
         what_no_queue_takes_passes_waits_or_is_dead_by_topic = unlistened,
     }
@@ -198,6 +200,14 @@ async fn stream(stage: Stage) -> Outcome {
     Ok(())
 }
 
+/// Makes messages as a shovel takes them out of a stream, with these numbers as payloads.
+fn shovelled(numbers: Range<usize>) -> impl Iterator<Item = (BasicProperties, Vec<u8>)> {
+    let mut headers = FieldTable::default();
+    headers.insert("x-stream-offset".into(), AMQPValue::LongLongInt(7));
+    let properties = BasicProperties::default().with_headers(headers);
+    numbers.map(move |number| (properties.clone(), number.to_string().into_bytes()))
+}
+
 /// Goal: the look at a queue whose messages a shovel took out of a stream takes none of them. One
 /// that it handed back would arrive after later ones of its key. Oracle: no message is redelivered.
 async fn out_of_a_stream(stage: Stage) -> Outcome {
@@ -205,16 +215,43 @@ async fn out_of_a_stream(stage: Stage) -> Outcome {
     let (config, queue) = (config()?.prefetch(4_000), stage.unique("shovelled"));
     Admin::connect(&config).await?.declare_queue(&queue, QueueOptions::default()).await?;
     brokers::remove_rabbitmq_queue(&stage, &config, &queue);
-    let mut headers = FieldTable::default();
-    headers.insert("x-stream-offset".into(), AMQPValue::LongLongInt(7));
-    let properties = BasicProperties::default().with_headers(headers);
-    let messages = (0..MANY).map(|number| (properties.clone(), number.to_string().into_bytes()));
     let mut member: Box<dyn Subscription> = Subscriber::new(&config, [queue.clone()])?.subscribe().await?;
     let plain = Rabbitmq::new(Backend::Rabbitmq.address()?);
-    let (received, sent) = tokio::join!(receive(&mut member, MANY), plain.publish("", &queue, messages));
+    let sending = plain.publish("", &queue, shovelled(0..MANY));
+    let (received, sent) = tokio::join!(receive(&mut member, MANY), sending);
     sent?;
     let handed_back = received?.iter().filter(|delivery| delivery.redelivered).count();
     assert_eq!(handed_back, 0, "of {MANY}");
+    Ok(())
+}
+
+/// Goal: the look at such a queue takes what the real consumer has no room for, and hands it back
+/// before later messages arrive. Oracle: the order of the messages of a backlog and of those that
+/// follow while the session begins.
+async fn backlog_out_of_a_stream(stage: Stage) -> Outcome {
+    const MANY: usize = 3_000;
+    for is_quorum in [false, true] {
+        let name = if is_quorum { "shovelled-quorum" } else { "shovelled" };
+        let (config, queue) = (config()?.prefetch(20), stage.unique(name));
+        let options = QueueOptions::default().quorum(is_quorum);
+        Admin::connect(&config).await?.declare_queue(&queue, options).await?;
+        brokers::remove_rabbitmq_queue(&stage, &config, &queue);
+        let plain = Rabbitmq::new(Backend::Rabbitmq.address()?);
+        plain.publish("", &queue, shovelled(0..MANY)).await?;
+        let subscriber = Subscriber::new(&config, [queue.clone()])?;
+        let mut member: Box<dyn Subscription> = subscriber.subscribe().await?;
+        let following = plain.publish("", &queue, shovelled(MANY..MANY + 500));
+        let (received, sent) = tokio::join!(handle(&mut member, MANY + 500), following);
+        sent?;
+        let received = received?;
+        let payloads = received.iter().map(|delivery| match &delivery.message {
+            Ok(message) => message.payload.clone(),
+            Err(malformed) => malformed.payload.clone(),
+        });
+        let expected = (0..MANY + 500).map(|number| number.to_string());
+        assert!(payloads.eq(expected), "quorum: {is_quorum}; they came in another order");
+        member.close().await?;
+    }
     Ok(())
 }
 
