@@ -67,6 +67,11 @@ pub struct OAuth {
     pub provider: Option<Arc<dyn TokenProvider>>,
 }
 
+/// How much longer an endpoint may take: it ends its request after the time limit itself, and its
+/// error says which part of the settings is to blame.
+#[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
+const ENDPOINT_TELLS: Duration = Duration::from_secs(1);
+
 fn timeout_ms() -> u64 {
     10_000
 }
@@ -159,12 +164,16 @@ impl OAuth {
     /// Returns the source of the tokens. Reads no file.
     #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
     pub(crate) fn tokens(&self, prefix: &'static str) -> Result<TokenSource, InvalidSetting> {
+        let mut limit = self.timeout();
         let provider: Arc<dyn TokenProvider> = match self.source(prefix)? {
-            Source::Endpoint(client) => Arc::new(self.endpoint(client, prefix)),
+            Source::Endpoint(client) => {
+                limit += ENDPOINT_TELLS;
+                Arc::new(self.endpoint(client, prefix))
+            }
             Source::File(path) => Arc::new(token_file(path, prefix)),
             Source::Provider(provider) => provider,
         };
-        Ok(TokenSource { provider, limit: self.timeout(), prefix })
+        Ok(TokenSource { provider, limit, prefix })
     }
 
     #[cfg(any(feature = "kafka-tls", feature = "rabbitmq"))]
