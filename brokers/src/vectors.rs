@@ -8,7 +8,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use message::{Chunk, ContentType, EventType, Message, MessageId, OrderingKey, Source, Topic, TraceContext};
 use rdkafka::message::Headers;
 use serde_json::Value;
@@ -109,5 +110,56 @@ fn sqs_bodies_and_attributes_are_those_of_the_clients() {
         assert_eq!(serde_json::from_str::<Value>(&record.body).unwrap(), forms["sqs"]["body"]);
         let written = record.attributes.into_iter().map(|(name, value)| (name.to_owned(), value));
         assert_eq!(written.collect::<BTreeMap<_, _>>(), texts(&forms["sqs"]["attributes"]));
+    }
+}
+
+/// Returns the properties of a delivery in the file.
+fn properties(form: &Value) -> BasicProperties {
+    let given = |name: &str| form[name].as_str().map(|text| ShortString::try_new(text).unwrap());
+    let mut table = FieldTable::default();
+    for (name, text) in texts(&form["headers"]) {
+        table.insert(ShortString::try_new(name).unwrap(), AMQPValue::LongString(text.into()));
+    }
+    let mut properties = BasicProperties::default().with_headers(table);
+    if let Some(id) = given("message_id") {
+        properties = properties.with_message_id(id);
+    }
+    if let Some(kind) = given("type") {
+        properties = properties.with_type(kind);
+    }
+    if let Some(content_type) = given("content_type") {
+        properties = properties.with_content_type(content_type);
+    }
+    properties
+}
+
+/// Goal: what other producers send is read, and refused, as the clients do it. Oracle: what the
+/// file says of each delivery.
+#[test]
+fn deliveries_of_others_are_read_as_by_the_clients() {
+    let file: Value = serde_json::from_str(FILE).unwrap();
+    let deliveries = file["deliveries"].as_array().unwrap();
+    assert!(deliveries.len() > 30);
+    for delivery in deliveries {
+        let why = delivery["why"].as_str().unwrap();
+        let form = &delivery["rabbitmq"];
+        let expected = &delivery["message"];
+        let body = form["body"].as_str().unwrap().as_bytes().to_vec();
+        let read = rabbitmq::wire::decode(form["routing_key"].as_str().unwrap(), &properties(form), body);
+        if expected.is_null() {
+            assert!(read.is_err(), "{why}");
+            continue;
+        }
+        let read = read.unwrap_or_else(|malformed| panic!("{why}: {malformed}"));
+        let of = |name: &str| expected[name].as_str();
+        assert_eq!(Some(read.id.to_string().as_str()), of("id"), "{why}");
+        assert_eq!(Some(read.kind.as_str()), of("kind"), "{why}");
+        assert_eq!(read.key.as_ref().map(OrderingKey::as_str), of("key"), "{why}");
+        assert_eq!(Some(read.source.as_str()), of("source"), "{why}");
+        assert_eq!(Some(read.content_type.as_str()), of("content_type"), "{why}");
+        let headers = read.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(headers.collect::<BTreeMap<_, _>>(), texts(&expected["headers"]), "{why}");
+        let payload = STANDARD.decode(of("payload_base64").unwrap()).unwrap();
+        assert_eq!(&read.payload[..], &payload[..], "{why}");
     }
 }

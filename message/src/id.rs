@@ -173,6 +173,11 @@ impl From<MessageId> for Uuid {
 impl FromStr for MessageId {
     type Err = InvalidId;
 
+    /// Reads an id in one of the spellings of a UUID, in upper or lower case: with its hyphens,
+    /// such a one in braces or after `urn:uuid:`, or as 32 digits. Nothing may be around it.
+    ///
+    /// # Errors
+    /// [`InvalidId`]: another spelling, or a UUID that is no message id.
     fn from_str(value: &str) -> Result<Self, Self::Err> {
         Uuid::parse_str(value)
             .map_err(|_| InvalidId::Malformed { value: value.chars().take(64).collect() })?

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use time::OffsetDateTime;
 
-use crate::{Chunk, Fingerprint, MessageId};
+use crate::{Chunk, Fingerprint, InvalidId, MessageId};
 
 const FILE: &str = include_str!("../../examples/clients/vectors.json");
 
@@ -24,11 +24,13 @@ struct Vectors {
 struct Ids {
     accepted: Vec<Accepted>,
     refused: Vec<Refused>,
+    not_ids: Vec<Refused>,
 }
 
 #[derive(Deserialize)]
 struct Accepted {
     id: String,
+    canonical: String,
     milliseconds: u64,
 }
 
@@ -85,11 +87,16 @@ fn decoded(base64: &str) -> Vec<u8> {
 #[test]
 fn message_ids_are_those_of_the_clients() {
     let ids = vectors().message_ids;
-    for Accepted { id, milliseconds } in ids.accepted {
-        assert_eq!(id.parse::<MessageId>().unwrap().millis(), milliseconds, "{id}");
+    assert!(ids.accepted.len() >= 8 && ids.refused.len() >= 3 && ids.not_ids.len() >= 16);
+    for Accepted { id, canonical, milliseconds } in ids.accepted {
+        let read = id.parse::<MessageId>().unwrap();
+        assert_eq!((read.to_string(), read.millis()), (canonical, milliseconds), "{id}");
     }
     for Refused { id } in ids.refused {
         assert!(id.parse::<MessageId>().is_err(), "{id}");
+    }
+    for Refused { id } in ids.not_ids {
+        assert!(matches!(id.parse::<MessageId>(), Err(InvalidId::Malformed { .. })), "{id:?}");
     }
 }
 

@@ -81,11 +81,11 @@ impl message::Connector for Connector {
     }
 
     async fn connect(&self, receipts: Receipts) -> Result<Box<dyn Publisher>, PublishError> {
-        let unusable = |error: InvalidSetting| {
-            PublishError::new(Fault::Operator, FaultScope::Session, error.to_string())
-        };
-        let connections = Connections::new(&self.config, self.networks.clone()).map_err(unusable)?;
-        self.probe(&connections).await?;
+        let connections = self.connections()?;
+        // Where messages name endpoints, those of the settings must not keep them from a session.
+        if self.endpoints.header().is_none() {
+            self.probe(&connections).await?;
+        }
         let Config { concurrency, requests_max, .. } = self.config;
         let pace = Pace::new(concurrency, requests_max, self.endpoints.is_one());
         let sender = Sender::new(&self.config, connections.client(), Arc::clone(&self.stops));
@@ -100,13 +100,27 @@ const BESIDES_CONNECTIONS: Duration = Duration::from_secs(10);
 const PROBES_MAX: usize = 16;
 
 impl Connector {
-    /// Finds out whether an endpoint accepts connections, without a request. HTTP has no sessions,
-    /// so a single endpoint never stops the others. But while none can be reached, a session would
-    /// only park messages. Endpoints that messages name cannot be tried beforehand.
+    /// Finds out, without a request, whether an endpoint of the settings accepts connections.
+    /// [`connect`](message::Connector::connect) does the same, unless messages name endpoints.
+    /// Those cannot be tried beforehand. Succeeds if the settings have no endpoint. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`PublishError`] with [`FaultScope::Session`]: none can be reached (the broker's fault), or
+    /// may be connected to (the operator's).
+    pub async fn try_configured(&self) -> Result<(), PublishError> {
+        self.probe(&self.connections()?).await
+    }
+
+    fn connections(&self) -> Result<Connections, PublishError> {
+        Connections::new(&self.config, self.networks.clone()).map_err(|error: InvalidSetting| {
+            PublishError::new(Fault::Operator, FaultScope::Session, error.to_string())
+        })
+    }
+
+    /// Finds out whether an endpoint of the settings accepts connections, without a request. HTTP
+    /// has no sessions, so a single endpoint never stops the others. But while none can be reached,
+    /// a session would only park messages.
     async fn probe(&self, connections: &Connections) -> Result<(), PublishError> {
-        if self.endpoints.header().is_some() {
-            return Ok(());
-        }
         // Each scheme, host and port once: the topics of one service share them.
         let endpoints = self.endpoints.configured();
         let hosts: HashMap<&str, _> =

@@ -12,6 +12,10 @@ use super::endpoints::Endpoint;
 use crate::causes::{chain, has_cause, is_unverified};
 use crate::settings::InvalidSetting;
 
+/// Maximum bytes of the origin of a redirect that an error shows: scheme, the longest name of DNS,
+/// and port. An endpoint can name one of any length.
+const ORIGIN_BYTES_MAX: usize = 300;
+
 /// A host that resolves to an address to which no request may go. The operator's fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} resolves to {addresses}, which is not a public address")]
@@ -113,13 +117,14 @@ impl Statuses {
     pub(super) fn kind(&self, status: StatusCode) -> Kind {
         match status.as_u16() {
             status if self.stopping.contains(&status) => Kind::Closed,
-            408 => Kind::Lost,
+            // No answer about the message. Of 1xx only 101 arrives: after others, one more comes.
+            100..=199 | 408 => Kind::Lost,
             410 => Kind::Gone,
             425 | 429 | 502..=504 => Kind::Busy,
             // An exception of a handler becomes a 500.
             500.. => Kind::Failed,
             400..=499 => Kind::Refused,
-            // 1xx and 3xx: the message has not arrived where it belongs.
+            // 3xx: the message has not arrived where it belongs.
             _ => Kind::Redirected,
         }
     }
@@ -146,10 +151,17 @@ impl Statuses {
     /// Reads the value of `Retry-After`: seconds, or a date. Longer waits are cut to the bound.
     pub(super) fn retry_after(&self, value: &str, now: SystemTime) -> Option<Duration> {
         let value = value.trim();
-        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-        let wait = if is_number {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // The standard has no fractions, but some servers send them. They are rounded up.
+        let whole = match value.split_once('.') {
+            Some((whole, fraction)) if is_number(fraction) => whole,
+            _ => value,
+        };
+        let wait = if is_number(whole) {
+            let more = u64::from(whole.len() < value.len());
             // A number with too many digits is beyond the bound as well.
-            value.parse().map_or(self.retry_after_max, Duration::from_secs)
+            let seconds = whole.parse().map(|seconds: u64| seconds.saturating_add(more));
+            seconds.map_or(self.retry_after_max, Duration::from_secs)
         } else {
             httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()
         };
@@ -170,8 +182,12 @@ impl Failure {
 
     /// Returns the failure of a redirect. Shows its target without path and query.
     pub(super) fn of_redirect(status: StatusCode, location: Option<&str>) -> Self {
-        let origin = location.and_then(|location| url::Url::parse(location).ok());
-        let to = origin.map(|url| format!(" to {}", url.origin().ascii_serialization())).unwrap_or_default();
+        let url = location.and_then(|location| url::Url::parse(location).ok());
+        // Without a host, there is nothing to show.
+        let origin = url.map(|url| url.origin()).filter(url::Origin::is_tuple);
+        let name = origin.map(|origin| origin.ascii_serialization());
+        let name = name.filter(|name| name.len() <= ORIGIN_BYTES_MAX);
+        let to = name.map(|name| format!(" to {name}")).unwrap_or_default();
         Self { kind: Kind::Redirected, text: format!("status {}{to}", status.as_u16()), retry_after: None }
     }
 
@@ -299,7 +315,7 @@ impl Failure {
                 "no request may go to the endpoint {endpoint}: {text}; correct its URL, or add the network to http.private_networks"
             ),
             Kind::Redirected => format!(
-                "the endpoint {endpoint} confirms nothing: {text}; redirects are not followed, so write the final URL into the settings"
+                "the endpoint {endpoint} confirms nothing: {text}; redirects are not followed, so use the final URL"
             ),
             Kind::Gone => format!(
                 "the endpoint {endpoint} is gone: {text}; correct its URL, or restart the relay to try it again"
@@ -347,6 +363,7 @@ mod tests {
     fn every_status_has_its_fault_and_scope() {
         use Fault::{Broker, Message, Operator};
         for (status, fault, scope) in [
+            (101, Broker, FaultScope::Topic),
             (300, Operator, FaultScope::Topic),
             (301, Operator, FaultScope::Topic),
             (307, Operator, FaultScope::Topic),
@@ -405,12 +422,22 @@ mod tests {
             ("120", Some(120)),
             (" 7 ", Some(7)),
             ("301", Some(300)),
+            ("315360000", Some(300)),
+            ("1.5", Some(2)),
+            ("0.25", Some(1)),
+            ("18446744073709551615.5", Some(300)),
             ("99999999999999999999999", Some(300)),
             ("Wed, 21 Oct 2015 07:29:00 GMT", Some(60)),
             ("Wed, 21 Oct 2015 07:27:00 GMT", Some(0)),
             ("Fri, 31 Dec 9999 23:59:59 GMT", Some(300)),
             ("", None),
             ("-1", None),
+            ("-0.5", None),
+            ("1.", None),
+            (".5", None),
+            ("1.5.2", None),
+            ("+5", None),
+            ("1e9", None),
             ("soon", None),
         ] {
             assert_eq!(statuses().retry_after(value, now), seconds.map(Duration::from_secs), "{value}");
@@ -422,10 +449,10 @@ mod tests {
         let to = "https://b.example/s3cret?token=s3cret";
         let text = error(&Failure::of_redirect(StatusCode::FOUND, Some(to))).to_string();
         assert!(text.contains("status 302 to https://b.example;"), "{text}");
-        assert!(
-            error(&Failure::of_redirect(StatusCode::FOUND, Some("/s3cret")))
-                .to_string()
-                .contains("status 302;")
-        );
+        let long = format!("https://{}.example/", "a".repeat(1_000));
+        for to in ["/s3cret", "", "data:s3cret", "file:///s3cret", &long] {
+            let text = error(&Failure::of_redirect(StatusCode::FOUND, Some(to))).to_string();
+            assert!(text.contains("status 302;"), "{to}: {text}");
+        }
     }
 }

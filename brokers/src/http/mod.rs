@@ -38,7 +38,7 @@
 //! | 429, 425, 502, 503, 504 | broker's fault, topic pauses; `Retry-After` is respected within its bound |
 //! | 500, 501, 505 and above | broker's fault with this message: its key waits; outcome unknown. For `concurrency` messages (at least 4) in succession: broker's fault, topic pauses |
 //! | no connection | broker's fault, topic pauses; nothing was sent |
-//! | 408, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
+//! | 408, 101, no answer in time, a connection that breaks | broker's fault, topic pauses; outcome unknown |
 //! | 410 | operator's fault, topic stops; nothing more is sent to the URL until a restart. If the message names the URL: its own fault, final |
 //! | 3xx, a status of `stopping_statuses`, an unverified certificate, a forbidden address, an unreadable secret | operator's fault, topic stops |
 //! | any other 4xx, too large | message's fault |

@@ -19,11 +19,13 @@ const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 /// in front of an inbox.
 ///
 /// A signature covers id, time and body. In binary mode it does not cover the other attributes,
-/// such as type and key: let the relay use structured mode where something between relay and
-/// receiver may change headers.
+/// such as type and key. Where something between relay and receiver may change headers, let the
+/// relay use structured mode, and the receiver accept no other
+/// ([`structured_only`](Self::structured_only)).
 #[derive(Debug)]
 pub struct Verifier {
     secrets: Secrets,
+    structured_only: bool,
 }
 
 /// The reason why a request is not accepted. Answer with the status 400 or 401: nothing in the
@@ -42,6 +44,9 @@ pub enum Unverified {
     /// The id of the message is not the id that was signed.
     #[error("the message has another id than its signature")]
     OtherId,
+    /// The request is in binary mode, and only structured mode is accepted.
+    #[error("the request is in binary mode, in which type and key are not signed")]
+    Binary,
     /// The secrets cannot be read. The fault of the receiver: answer with the status 503.
     #[error("{0}")]
     NoSecrets(InvalidSetting),
@@ -56,7 +61,15 @@ impl Verifier {
     pub fn new(secret_files: &[PathBuf]) -> Result<Self, InvalidSetting> {
         let secrets = Secrets::new("secret_files", secret_files);
         secrets.keys()?;
-        Ok(Self { secrets })
+        Ok(Self { secrets, structured_only: false })
+    }
+
+    /// Accepts only requests in structured mode, whose signature covers all attributes. Otherwise,
+    /// whoever can change headers can turn such a request into one in binary mode, with another
+    /// type and the whole event as its payload.
+    #[must_use]
+    pub fn structured_only(self) -> Self {
+        Self { structured_only: true, ..self }
     }
 
     /// Verifies the signature of a request, and reads its message. The outer error is about the
@@ -71,6 +84,9 @@ impl Verifier {
         body: Bytes,
     ) -> Result<Result<Message, Box<Malformed>>, Unverified> {
         let id = self.verify(headers, &body, SystemTime::now())?.to_owned();
+        if self.structured_only && !wire::is_structured(headers) {
+            return Err(Unverified::Binary);
+        }
         let read = wire::read(topic, headers, body);
         match &read {
             Ok(message) if wire::identity(message) != id => Err(Unverified::OtherId),
@@ -118,8 +134,8 @@ mod tests {
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-    fn signed(message: &Message, at: SystemTime) -> (HeaderMap, Bytes) {
-        let record = wire::encode(message, Mode::Binary, None, 1 << 20).unwrap();
+    fn signed(message: &Message, mode: Mode, at: SystemTime) -> (HeaderMap, Bytes) {
+        let record = wire::encode(message, mode, None, 1 << 20).unwrap();
         let keys = signature::read_keys(SECRET).unwrap();
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs().to_string();
         let signature = signature::sign(&keys, &record.id, &at, &record.body);
@@ -142,7 +158,7 @@ mod tests {
         let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
         let other = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
         let now = SystemTime::now();
-        let (headers, body) = signed(&message, now);
+        let (headers, body) = signed(&message, Mode::Binary, now);
         assert_eq!(verifier.read("x", &headers, body.clone()).unwrap().unwrap(), message);
         assert_eq!(
             verifier.read("x", &headers, Bytes::from_static(b"[]")).unwrap_err(),
@@ -161,5 +177,32 @@ mod tests {
             assert_eq!(verifier.verify(&headers, &body, now + moved).is_ok(), accepted, "{moved:?}");
             assert_eq!(verifier.verify(&headers, &body, now - moved).is_ok(), accepted, "-{moved:?}");
         }
+    }
+    /// Goal: a receiver of structured requests takes nothing from a header, although the signature
+    /// still fits the request that somebody has changed. Oracle: the message, and the refusals.
+    #[test]
+    fn a_structured_request_cannot_be_turned_into_a_binary_one() {
+        let path = std::env::temp_dir().join(format!("{}-whsec", uuid::Uuid::now_v7()));
+        std::fs::write(&path, SECRET).unwrap();
+        let verifier = Verifier::new(std::slice::from_ref(&path)).unwrap().structured_only();
+        std::fs::remove_file(&path).unwrap();
+        let message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+        let (mut headers, body) = signed(&message, Mode::Structured, SystemTime::now());
+        headers.insert("ce-type", HeaderValue::from_static("forged"));
+        assert_eq!(verifier.read("x", &headers, body.clone()).unwrap().unwrap(), message);
+        let id = HeaderValue::try_from(message.id.to_string()).unwrap();
+        for (name, value) in [
+            ("ce-id", id),
+            ("content-type", HeaderValue::from_static("application/json")),
+            ("content-type", HeaderValue::from_static("application/cloudevents-batch+json")),
+        ] {
+            let mut changed = headers.clone();
+            changed.insert(name, value);
+            assert_eq!(verifier.read("x", &changed, body.clone()).unwrap_err(), Unverified::Binary, "{name}");
+        }
+        // The first of several is the one that counts.
+        let mut twice = headers.clone();
+        twice.append("content-type", HeaderValue::from_static("application/json"));
+        assert_eq!(verifier.read("x", &twice, body).unwrap().unwrap(), message);
     }
 }

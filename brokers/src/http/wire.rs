@@ -275,8 +275,7 @@ pub fn read(topic: &str, headers: &HeaderMap, body: Bytes) -> Result<Message, Bo
         return Err(Box::new(envelope.into_malformed(cut.to_string()).cut("http.headers_cut", &cut)));
     }
     headers.iter().for_each(|(name, value)| push(&mut envelope, name.as_str(), value));
-    let is_event = envelope.content_type.as_deref().is_some_and(structured::is_event);
-    if is_event && !envelope.attributes.iter().any(|(name, _)| name == "id") {
+    if is_structured(headers) {
         return read_event(envelope, body);
     }
     envelope.payload = body;
@@ -287,6 +286,13 @@ pub fn read(topic: &str, headers: &HeaderMap, body: Bytes) -> Result<Message, Bo
     }
     place(&mut envelope, |envelope, name| take(&mut envelope.attributes, name));
     envelope.open()
+}
+
+/// Returns whether the body of a request is the event: its content type declares it, and no header
+/// has an id. With an id in the headers, the payload merely happens to be an event.
+pub(super) fn is_structured(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(structured::is_event) && !headers.contains_key("ce-id")
 }
 
 /// The name under which [`push`] keeps the attribute `headers`, which no free header has.
@@ -311,7 +317,9 @@ fn push(envelope: &mut Envelope, name: &str, value: &HeaderValue) {
 
 fn read_event(mut envelope: Envelope, body: Bytes) -> Result<Message, Box<Malformed>> {
     let content_type = envelope.content_type.take();
+    // Only the body is signed. So the event says everything, and the headers beside it nothing.
     let beside = std::mem::take(&mut envelope.headers);
+    let attributes = std::mem::take(&mut envelope.attributes);
     let text = body.clone();
     let read = std::str::from_utf8(&text).map_err(|_| String::from("the CloudEvent is not UTF-8"));
     let event = read.and_then(Event::parse).and_then(|event| event.fill(&mut envelope).map(|()| event));
@@ -319,7 +327,8 @@ fn read_event(mut envelope: Envelope, body: Bytes) -> Result<Message, Box<Malfor
         Err(problem) => {
             let headers = beside.into_iter().filter(|(name, _)| name != HEADERS_OF_THE_BINDING).collect();
             let topic = envelope.topic;
-            let whole = Envelope { topic, content_type, headers, payload: body, ..Envelope::default() };
+            let whole =
+                Envelope { topic, content_type, attributes, headers, payload: body, ..Envelope::default() };
             Err(Box::new(whole.into_malformed(problem)))
         }
         Ok(event) => {
@@ -435,6 +444,24 @@ mod tests {
         assert_eq!((&event["id"], &event["data"]["total"]), (&message.id.to_string().into(), &12.into()));
         assert_eq!((&event["topic"], &event["partitionkey"]), (&"orders".into(), &event["subject"]));
         assert_eq!(record.headers.get("traceparent").unwrap(), message.trace.as_ref().unwrap().parent());
+    }
+
+    /// Goal: what a signature does not cover changes nothing of a message in structured mode.
+    /// Oracle: the message, with and without a key.
+    #[test]
+    fn a_header_beside_an_event_says_nothing() {
+        let mut keyless = sample();
+        keyless.key = None;
+        for message in [sample(), keyless] {
+            let mut record = encode(&message, Mode::Structured, None, 1 << 20).unwrap();
+            for name in ["ce-type", "ce-source", "ce-subject", "ce-topic", "ce-partitionkey", "ce-time"]
+                .into_iter()
+                .chain(["ce-chunkindex", "ce-specversion", "ce-note", "ce-headers", "tenant", "other"])
+            {
+                record.headers.insert(name, HeaderValue::from_static("forged"));
+            }
+            assert_eq!(read("elsewhere", &record.headers, record.body).unwrap(), message);
+        }
     }
 
     #[test]

@@ -118,18 +118,20 @@ func Bill(ctx context.Context, tx pgx.Tx, m Message) error {
 		return Reject{fmt.Errorf("no handler for %s", m.Kind)}
 	}
 	var order struct {
-		Order, Cents int64
-		Customer     string
+		Order, Cents *int64
+		Customer     *string
 	}
 	if err := json.Unmarshal(m.Payload, &order); err != nil {
 		return Reject{err}
+	} else if order.Order == nil || order.Cents == nil || order.Customer == nil {
+		return Reject{errors.New("the payload is no order: a member is missing")}
 	}
 	var isBlocked bool
 	blocked := "SELECT EXISTS (SELECT FROM blocked_customer WHERE name = $1)"
 	if err := tx.QueryRow(ctx, blocked, order.Customer).Scan(&isBlocked); err != nil {
 		return err
 	} else if isBlocked {
-		return Reject{fmt.Errorf("customer %s is blocked", order.Customer)}
+		return Reject{fmt.Errorf("customer %s is blocked", *order.Customer)}
 	}
 	insert := "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES ($1, $2, $3, $4)"
 	if _, err := tx.Exec(ctx, insert, m.ID, order.Order, order.Customer, order.Cents); err != nil {

@@ -373,7 +373,9 @@ func TestARedriveTakesEffectOnce(t *testing.T) {
 
 type vectors struct {
 	MessageIDs struct {
-		Refused []struct{ ID string }
+		Accepted []struct{ ID, Canonical string }
+		Refused  []struct{ ID string }
+		NotIDs   []struct{ ID, Why string } `json:"not_ids"`
 	} `json:"message_ids"`
 	DerivedIDs []struct {
 		Milliseconds uint64
@@ -401,6 +403,23 @@ type vectors struct {
 			Headers     map[string]string
 		}
 	}
+	Deliveries []struct {
+		Why      string
+		RabbitMQ struct {
+			RoutingKey  string `json:"routing_key"`
+			MessageID   string `json:"message_id"`
+			ContentType string `json:"content_type"`
+			Type, Body  string
+			Headers     map[string]string
+		}
+		Message *struct {
+			ID, Kind, Source string
+			ContentType      string `json:"content_type"`
+			Key              *string
+			Headers          map[string]string
+			Payload          []byte `json:"payload_base64"`
+		}
+	}
 	Unreadable []struct {
 		Why      string
 		RabbitMQ struct {
@@ -420,6 +439,14 @@ func table(headers map[string]string) amqp.Table {
 	return found
 }
 
+// spelled returns what is read of a delivery with this id in a header, and in the property.
+func spelled(id string) []Message {
+	return []Message{
+		Read(amqp.Delivery{RoutingKey: "orders", Headers: amqp.Table{"cloudEvents_id": id}}),
+		Read(amqp.Delivery{RoutingKey: "orders", MessageId: id}),
+	}
+}
+
 func TestTheSharedVectorsHold(t *testing.T) {
 	conn := connect(t)
 	var file vectors
@@ -433,12 +460,29 @@ func TestTheSharedVectorsHold(t *testing.T) {
 		print := "SELECT encode(inbox_fingerprint($1, $2, $3), 'hex')"
 		equal(t, query[string](t, conn, print, it.Kind, it.ContentType, it.Payload), it.SHA256)
 	}
+	for _, it := range file.MessageIDs.Accepted {
+		for _, found := range spelled(it.ID) {
+			if found.ID == nil || *found.ID != it.Canonical {
+				t.Fatal(it.ID, found.Problem)
+			}
+		}
+	}
+	for _, it := range file.MessageIDs.NotIDs {
+		for _, found := range spelled(it.ID) {
+			if found.ID != nil {
+				t.Fatal(it.Why, *found.ID)
+			}
+		}
+	}
 	for _, it := range file.MessageIDs.Refused {
 		message := placed(order(), "ann")
 		message.ID = &it.ID
 		equal(t, applied(t, conn, message, Bill), "malformed")
 	}
 	if len(file.Wires) < 3 || len(file.DerivedIDs) < 5 || len(file.Unreadable) < 6 {
+		t.Fatal("the file lacks vectors")
+	}
+	if len(file.MessageIDs.Accepted) < 8 || len(file.MessageIDs.NotIDs) < 16 || len(file.Deliveries) < 30 {
 		t.Fatal("the file lacks vectors")
 	}
 	for _, it := range file.Wires {
@@ -463,6 +507,25 @@ func TestTheSharedVectorsHold(t *testing.T) {
 			}
 		}
 		equal(t, maps.Equal(found.Headers, expected), true)
+	}
+	for _, it := range file.Deliveries {
+		form, sent := it.RabbitMQ, it.Message
+		found := Read(amqp.Delivery{RoutingKey: form.RoutingKey, MessageId: form.MessageID, Type: form.Type,
+			ContentType: form.ContentType, Headers: table(form.Headers), Body: []byte(form.Body)})
+		if sent == nil {
+			if found.ID != nil || found.Problem == "" || string(found.Payload) != form.Body {
+				t.Fatal(it.Why, found)
+			}
+			continue
+		}
+		if found.ID == nil || *found.ID != sent.ID || !maps.Equal(found.Headers, sent.Headers) {
+			t.Fatal(it.Why, found)
+		}
+		equal(t, found.Kind+" "+found.Source+" "+found.ContentType, sent.Kind+" "+sent.Source+" "+sent.ContentType)
+		equal(t, string(found.Payload), string(sent.Payload))
+		if found.Key != nil || sent.Key != nil {
+			equal(t, *found.Key, *sent.Key)
+		}
 	}
 	payload := fmt.Append(nil, order())
 	for _, it := range file.Unreadable {

@@ -374,6 +374,12 @@ def test_a_redrive_that_ends_its_process_is_given_up(client: Client) -> None:
     assert letter(client, message)["resolution"] == "applied"
 
 
+def spelled(id: str) -> list[UUID | None]:
+    """What is read of an id in a header, and in the property."""
+    places = BasicProperties(headers={"cloudEvents_id": id}), BasicProperties(message_id=id)
+    return [read("orders", place, b"").id for place in places]
+
+
 def test_the_shared_vectors_hold(client: Client) -> None:
     for vector in VECTORS["derived_ids"]:
         assert str(derived_id(vector["milliseconds"], *vector["parts"])) == vector["id"]
@@ -386,7 +392,12 @@ def test_the_shared_vectors_hold(client: Client) -> None:
             payload,
         )
         assert print_ == vector["sha256"]
-    for vector in VECTORS["message_ids"]["refused"]:
+    ids = VECTORS["message_ids"]
+    for vector in ids["accepted"]:
+        assert spelled(vector["id"]) == [UUID(vector["canonical"])] * 2, vector["id"]
+    for vector in ids["not_ids"]:
+        assert spelled(vector["id"]) == [None] * 2, vector["why"]
+    for vector in ids["refused"]:
         message = Message("orders", b"", UUID(vector["id"]), "order.placed")
         assert client.apply(message) == "malformed"
     for wire in VECTORS["wires"]:
@@ -401,6 +412,22 @@ def test_the_shared_vectors_hold(client: Client) -> None:
         assert (message.key, message.source, message.made_at) == (sent["key"], sent["source"], sent["time"])
         trace = {name: sent[name] for name in ("traceparent", "tracestate") if sent[name]}
         assert message.headers == sent["headers"] | trace
+    assert len(VECTORS["deliveries"]) > 30
+    for vector in VECTORS["deliveries"]:
+        form, expected = vector["rabbitmq"], vector["message"]
+        given = ("message_id", "type", "content_type", "headers")
+        properties = BasicProperties(**{name: form[name] for name in given if name in form})
+        message = read(form["routing_key"], properties, form["body"].encode())
+        if expected is None:
+            assert (message.id, message.payload) == (None, form["body"].encode()), vector["why"]
+            assert message.problem, vector["why"]
+            continue
+        assert (str(message.id), message.problem) == (expected["id"], ""), vector["why"]
+        assert (message.kind, message.key) == (expected["kind"], expected["key"]), vector["why"]
+        origin = (expected["source"], expected["content_type"])
+        assert (message.source, message.content_type) == origin, vector["why"]
+        payload = base64.b64decode(expected["payload_base64"])
+        assert (message.payload, message.headers) == (payload, expected["headers"]), vector["why"]
     count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND payload = %s"
     payload = str(order()).encode()
     for vector in VECTORS["unreadable"]:

@@ -45,22 +45,23 @@ class Receiver:
         key: bytes = KEY,
         at: float = 0,
         body: bytes | None = None,
-        **changed: str,
+        **changed: str | None,
     ) -> int:
         if body is None:
             body = json.dumps({"order": number, "customer": "ann", "cents": 1250}).encode()
         sent_at = str(int(at or time.time()))
         signed = f"{id}.{sent_at}.".encode() + body
         mac = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
-        headers = {
+        headers: dict[str, str | None] = {
             "webhook-id": str(id),
             "webhook-timestamp": sent_at,
             "webhook-signature": f"v1,eA== v1,{mac}",
         }
         headers |= {"ce-id": str(id), "ce-type": "order.placed", "ce-topic": "orders", "ce-source": "/orders"}
         headers |= {"content-type": "application/json"} | {n.replace("_", "-"): v for n, v in changed.items()}
+        sent = {name: value for name, value in headers.items() if value is not None}
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
-        connection.request("POST", "/orders", body, headers)
+        connection.request("POST", "/orders", body, sent)
         status = connection.getresponse().status
         connection.close()
         return status
@@ -95,7 +96,11 @@ def test_a_repeated_request_has_one_effect(receiver: Receiver) -> None:
 
 
 def test_what_is_no_order_is_refused_for_good(receiver: Receiver) -> None:
-    for body in [b"", b"\x00\xff", b"{}", b"[]", b"1"]:
+    wrong = [b"", b"\x00\xff", b"{}", b"[]", b"1", b"[" * 100_000]
+    for customer, cents in [(b"null", b"1"), (b'"ada"', b"12.9"), (b'"ada"', b"true"), (b'"ada"', b"1e999")]:
+        wrong.append(b'{"order":1,"customer":%b,"cents":%b}' % (customer, cents))
+    wrong.append(b'{"order":9223372036854775808,"customer":"ada","cents":1}')
+    for body in wrong:
         assert receiver.post(order(), fresh(order()), body=body) == 422
 
 
@@ -109,8 +114,35 @@ def test_only_what_was_signed_has_an_effect(receiver: Receiver) -> None:
     assert receiver.post(number, id, ce_id=str(fresh(number + 1))) == 422
     assert receiver.post(number, id, ce_chunkindex="0") == 422
     assert receiver.post(number, id, ce_chunkcount="2") == 422
+    assert receiver.post(number, id, ce_id="") == 422
+    assert receiver.post(number, id, ce_type="") == 422
     assert invoices(number) == 0
     assert receiver.post(number, id) == 204
+    assert receiver.post(number, id, ce_id=f"{{{id}}}".upper()) == 200, "the same id in another spelling"
+
+
+def test_an_event_in_the_body_says_everything(receiver: Receiver) -> None:
+    number = order()
+    id = fresh(number)
+    event: dict[str, object] = {
+        "specversion": "1.0",
+        "id": str(id),
+        "source": "/orders",
+        "type": "order.placed",
+        "topic": "orders",
+        "data": {"order": number, "customer": "ann", "cents": 1250},
+    }
+
+    def post(event: dict[str, object], kind: str) -> int:
+        body = json.dumps(event).encode()
+        form = "application/cloudevents+json; charset=utf-8"
+        return receiver.post(number, id, body=body, content_type=form, ce_id=None, ce_type=kind)
+
+    assert post(event | {"id": str(fresh(number + 1))}, "order.placed") == 422, "it is not the signed one"
+    assert post(event | {"type": "order.cancelled"}, "order.placed") == 422, "the header is not signed"
+    assert invoices(number) == 0
+    assert [post(event, "order.cancelled") for _ in range(2)] == [204, 200]
+    assert invoices(number) == 1
 
 
 def test_a_failure_leaves_nothing_and_says_whose_it_is(

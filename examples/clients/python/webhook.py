@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
-from uuid import UUID
 
 import psycopg
 
 from billing import IMPATIENT, Connection, Handler, bill, maintain, take_effect
-from message import CHUNK, Message, Reject, clean
+from message import CHUNK, Message, Reject, clean, is_event, open_event, read_id
 
 BYTES_MAX = 16 << 20
 TOLERANCE_SECONDS = 300
@@ -49,21 +48,27 @@ def is_signed(headers: Mapping[str, str], body: bytes, secrets: list[str]) -> bo
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Message:
-    """Reads a CloudEvent from a request in binary mode."""
+    """Reads a CloudEvent from a request, in binary or structured mode."""
     events = {name[3:]: clean(unquote(value)) for name, value in headers.items() if name.startswith("ce-")}
-    topic = events.get("topic", "orders")
-    content_type = clean(headers.get("content-type", "application/octet-stream"))
-    origin = (events.get("subject"), events.get("source", "/unknown"), events.get("time"))
+    content_type, payload = clean(headers.get("content-type", "application/octet-stream")), body
     try:
+        if is_event(content_type) and "id" not in events:
+            # Only the body is signed: it says everything, and other headers nothing.
+            events, _, payload = open_event(body)
+            content_type = events.get("datacontenttype", "application/octet-stream")
         if CHUNK & events.keys():
             raise ValueError("a chunk of a larger message")
-        # Only this id is signed. With another `ce-id`, a request that was sent once could be sent again.
-        message_id = UUID(headers.get("webhook-id", ""))
-        if events.get("id") != str(message_id):
+        if "" in (events.get("type"), events.get("source")):
+            raise ValueError("its type or its source is empty")
+        # Only this id is signed. With another one, a request that was sent once could be sent again.
+        message_id = read_id(events.get("id", ""))
+        if headers.get("webhook-id") != str(message_id):
             raise ValueError("its id is not the signed one")
-        return Message(topic, body, message_id, events.get("type", topic), content_type, *origin)
-    except ValueError as error:
-        return Message(topic, body, problem=clean(error))
+        topic = events.get("topic", "orders")
+        origin = (events.get("subject") or None, events.get("source", "/unknown"), events.get("time"))
+        return Message(topic, payload, message_id, events.get("type", topic), content_type, *origin)
+    except (ValueError, TypeError, RecursionError) as error:
+        return Message(events.get("topic", "orders"), body, problem=clean(error))
 
 
 def receive(connection: Connection, message: Message, handler: Handler) -> tuple[int, str]:

@@ -170,7 +170,7 @@ fn what_is_wrong_is_shown_with_its_place() {
             "129MiB",
             "pipeline[0].kafka.queue_bytes_max: 268435456 is less than 270532608, twice the window of 129MiB;",
         ),
-        ("paid.fifo", "pa.id", "relay.toml:20:43: pipeline[1].sqs.queues.order.paid: is neither"),
+        ("paid.fifo", "pa.id", "relay.toml:20:60: pipeline[1].sqs.queues.order.paid: is neither"),
         ("256KiB", "2MiB", "relay.toml:21:32: pipeline[1].engine.message_bytes_max: 2MiB is more than SQS"),
         (
             "format = \"json\"",
@@ -225,6 +225,26 @@ fn http_endpoints_are_read_and_a_wrong_one_is_named() {
         let flat = report.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
         assert!(flat.contains(expected) && !report.contains("s3cret"), "{expected}: {report}");
     }
+}
+
+#[test]
+fn a_wrong_host_is_shown_where_it_is_written() {
+    let text = r#"
+[[pipeline]]
+name = "orders"
+[pipeline.database]
+url = "sqlite:orders.db"
+[pipeline.http]
+endpoint_header = "webhook-url"
+[pipeline.http.hosts."localhost:80"]
+secret_files = []
+[pipeline.http.hosts."*.localhost"]
+secret_files = []
+"#;
+    let report = shown(&read_with(text, &[]).err().unwrap());
+    let flat = report.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+    let expected = "relay.toml:10:1: pipeline[0].http.hosts.*.localhost: \"*.localhost\" is not a host";
+    assert!(flat.contains(expected), "{report}");
 }
 
 #[test]

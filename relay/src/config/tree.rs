@@ -66,21 +66,26 @@ impl Node {
     /// Returns the value at a path such as `pipeline[1].kafka.tls`, or the nearest existing section
     /// above it.
     pub(crate) fn nearest(&self, path: &str) -> &Self {
-        let mut node = self;
-        for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {
-            let below = match &node.value {
-                Value::Table(table) => table.get(part).map(|entry| &entry.node),
-                Value::List(list) => {
-                    part.trim_end_matches(']').parse::<usize>().ok().and_then(|index| list.get(index))
-                }
-                _ => None,
-            };
-            match below {
-                Some(below) => node = below,
-                None => break,
+        self.below(path).unwrap_or(self)
+    }
+
+    /// Returns the value nearest to a path; `None` if its first step leads nowhere.
+    fn below(&self, path: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Table(table) => {
+                let path = path.strip_prefix('.').unwrap_or(path);
+                let keys = table.keys().filter(|key| after(path, key).is_some());
+                let key = keys.max_by_key(|key| key.len())?;
+                Some(table.get(key)?.node.nearest(after(path, key)?))
             }
+            Value::List(list) => {
+                let path = path.strip_prefix('[')?;
+                let index = path.split(']').next()?;
+                let item = list.get(index.parse::<usize>().ok()?)?;
+                Some(item.nearest(path.get(index.len() + 1..)?))
+            }
+            _ => None,
         }
-        node
     }
 
     /// Returns the kind of value, in an operator's words.
@@ -94,6 +99,12 @@ impl Node {
             Value::Table(_) => "a section",
         }
     }
+}
+
+/// Returns what follows a key at the beginning of a path; `None` if the path does not begin with
+/// it. A key may have dots: a host, a topic.
+fn after<'a>(path: &'a str, key: &str) -> Option<&'a str> {
+    path.strip_prefix(key).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 fn table(table: DeTable<'_>) -> Result<Table, NotToml> {
@@ -149,6 +160,25 @@ mod tests {
         assert!(matches!(tree.nearest("pipeline[0].port").value, Value::Integer(16)));
         // For a missing setting, the nearest section is shown.
         assert!(place("pipeline[0].kafka.tls.ca_file").starts_with("[pipeline.kafka]"));
+    }
+
+    #[test]
+    fn a_key_with_dots_has_its_own_place() {
+        let text = "[hosts.\"a.example\"]\nn = 1\n[hosts.\"*.a.example\"]\nn = 2\n[hosts.a]\nexample = 3\n\
+                    [hosts.\"[::1]:80\"]\nn = 4\n";
+        let tree = Node::parse(text).ok().unwrap();
+        for (path, place) in [
+            ("hosts.a.example", "[hosts.\"a.example\"]"),
+            ("hosts.a.example.n", "1"),
+            ("hosts.*.a.example", "[hosts.\"*.a.example\"]"),
+            ("hosts.*.a.example.n", "2"),
+            ("hosts.*.a.example.m[0]", "[hosts.\"*.a.example\"]"),
+            ("hosts.a.other", "[hosts.a]"),
+            ("hosts.[::1]:80.n", "4"),
+        ] {
+            let Origin::File(span) = &tree.nearest(path).origin else { panic!("{path}: no place") };
+            assert!(text[span.clone()].starts_with(place), "{path}: {}", &text[span.clone()]);
+        }
     }
 
     #[test]

@@ -43,8 +43,22 @@ pub fn http(input: &[u8]) {
     if let Err(malformed) = &read {
         evidence(malformed, &record.payload, 0);
     }
-    check(read.clone(), |message| http_again(message, false));
+    check(read.clone().map(in_lower_case), |message| http_again(message, false));
     check(read, |message| http_again(message, true));
+}
+
+/// Returns the message as HTTP carries it: with the names of its headers in lower case, except for
+/// names that differ only in case.
+fn in_lower_case(mut message: Message) -> Message {
+    let mut headers = message::Headers::default();
+    for (name, value) in message.headers.iter() {
+        let same = message.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).count();
+        // A name that is only a free one in its own spelling is not written as a header of HTTP.
+        let is_lower = same == 1 && headers.insert(name.to_ascii_lowercase(), value).is_ok();
+        assert!(is_lower || headers.insert(name, value).is_ok(), "{name}");
+    }
+    message.headers = headers;
+    message
 }
 
 /// The longest time that an endpoint may ask for, by the default settings.

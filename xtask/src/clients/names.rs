@@ -28,11 +28,13 @@ const OF_JAVA: [&str; 2] =
     ["guard/an_address_keeps_what_it_says", "guard/a_broker_of_an_unknown_authority_is_refused"];
 
 /// The cases of the webhook in Python.
-const OF_WEBHOOK: [&str; 4] = [
+const OF_WEBHOOK: [&str; 6] = [
     "webhook/a_repeated_request_has_one_effect",
     "webhook/only_what_was_signed_has_an_effect",
     "webhook/a_failure_leaves_nothing_and_says_whose_it_is",
     "webhook/attributes_are_decoded",
+    "webhook/what_is_no_order_is_refused_for_good",
+    "webhook/an_event_in_the_body_says_everything",
 ];
 
 /// The promises that the pipeline checks for each client.

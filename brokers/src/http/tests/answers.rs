@@ -190,6 +190,30 @@ async fn a_redirect_is_named_and_not_followed() {
     assert!(elsewhere.requests().is_empty());
 }
 
+/// Goal: a status below 200 decides nothing: what follows it does, and if nothing follows, the
+/// outcome is unknown. Oracle: the receipts.
+#[tokio::test]
+async fn an_answer_before_the_answer_decides_nothing() {
+    let early = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+    let after = |answer: &str| Step::Answer(format!("HTTP/1.1 100 Continue\r\n\r\n{early}{answer}"));
+    let changed = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    let script = [
+        after("HTTP/1.1 204 No Content\r\n\r\n"),
+        after("HTTP/1.1 422 Unprocessable Content\r\ncontent-length: 0\r\n\r\n"),
+        Step::Answer(changed.to_owned()),
+        after(""),
+    ];
+    let server = Server::start(script).await;
+    let config = config().url(server.url("/")).request_timeout_ms(500).connect_timeout_ms(500);
+    let mut session = Session::open(&config).await;
+    session.send(message("orders", "a")).await.unwrap();
+    session.fails(message("orders", "a"), Fault::Message, FaultScope::Message, "status 422").await;
+    for text in ["outcome is unknown: status 101", "outcome is unknown: no answer within 1000 ms"] {
+        session.fails(message("orders", "a"), BROKER.0, BROKER.1, text).await;
+    }
+    assert_eq!(server.requests().len(), 4);
+}
+
 #[tokio::test]
 async fn statuses_refuse_stop_or_confirm_as_configured() {
     let refusal = "HTTP/1.1 422 Unprocessable Content\r\ncontent-length: 8\r\n\r\nno price";

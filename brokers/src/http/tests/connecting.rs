@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 
 use super::super::{AllowedHost, Config, Connector, Endpoint, Mode};
-use super::{BROKER, OPERATOR, Server, Session, Step, config, message, status};
+use super::{BROKER, OPERATOR, Server, Session, Step, config, message, named, naming, status};
 
 #[tokio::test]
 async fn a_url_in_a_message_is_used_if_its_host_is_allowed_and_stops_its_key_only() {
@@ -101,6 +101,26 @@ async fn a_host_that_is_away_keeps_no_other_from_a_session() {
     for _ in 0..3 {
         Session::open(&hosts).await.send(message("there", "a")).await.unwrap();
     }
+}
+
+/// Goal: where messages name endpoints, one of the settings keeps none of them from a session, and
+/// can be tried beforehand nevertheless. Oracle: the session, and the error.
+#[tokio::test]
+async fn an_endpoint_of_the_settings_is_tried_beside_those_that_messages_name() {
+    let server = Server::start([]).await;
+    let naming = naming(&server).private_networks(vec![String::from("127.0.0.1")]);
+    for config in [naming.clone(), naming.clone().url(server.url("/"))] {
+        Connector::new(&config).unwrap().try_configured().await.unwrap();
+    }
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let connector = Connector::new(&naming.url(format!("http://127.0.0.2:{port}/s3cret"))).unwrap();
+    let error = connector.try_configured().await.unwrap_err();
+    assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
+    assert!(error.to_string().contains("127.0.0.2 resolves to 127.0.0.2"), "{error}");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+    let mut session = Session::of(&connector).await;
+    session.send(named(&server, "/x", 1)).await.unwrap();
+    assert_eq!(server.requests().len(), 1);
 }
 
 #[tokio::test]

@@ -283,6 +283,27 @@ test("a_redrive_takes_effect_once", async () => {
   assert.ok(!(await redrive(client, bill)));
 });
 
+/** The properties of a delivery, as the vectors name them. */
+interface Form {
+  headers?: Record<string, string>;
+  message_id?: string;
+  content_type?: string;
+  type?: string;
+}
+
+const propertiesOf = (form: Form) => ({
+  headers: form.headers,
+  messageId: form.message_id,
+  contentType: form.content_type,
+  type: form.type,
+});
+
+/** What is read of an id in a header, and in the property. */
+function spelled(id: string): (string | null)[] {
+  const places: Form[] = [{ headers: { cloudEvents_id: id } }, { message_id: id }];
+  return places.map((form) => read("orders", propertiesOf(form), Buffer.alloc(0)).id);
+}
+
 test("the_shared_vectors_hold", async () => {
   for (const { milliseconds, parts, id } of vectors.derived_ids) {
     assert.equal(derivedId(milliseconds, parts), id);
@@ -291,12 +312,17 @@ test("the_shared_vectors_hold", async () => {
     const print = "SELECT encode(inbox_fingerprint($1, $2, $3), 'hex')";
     assert.equal(await query(print, kind, content_type, Buffer.from(payload_base64, "base64")), sha256);
   }
+  for (const { id, canonical } of vectors.message_ids.accepted) {
+    assert.deepEqual(spelled(id), [canonical, canonical], id);
+  }
+  for (const { id, why } of vectors.message_ids.not_ids) {
+    assert.deepEqual(spelled(id), [null, null], why);
+  }
   for (const { id } of vectors.message_ids.refused) {
     assert.equal(await apply(client, { ...placed(order()), id }, bill), "malformed");
   }
   for (const { message: sent, rabbitmq: form } of vectors.wires) {
-    const properties = { headers: form.headers, messageId: form.message_id, contentType: form.content_type };
-    const found = read(form.routing_key, properties, Buffer.from(sent.payload_base64, "base64"));
+    const found = read(form.routing_key, propertiesOf(form), Buffer.from(sent.payload_base64, "base64"));
     if (sent.chunk) {
       assert.match(found.problem, /chunk/);
       continue;
@@ -308,10 +334,23 @@ test("the_shared_vectors_hold", async () => {
       .map((name) => [name, sent[name]]);
     assert.deepEqual(found.headers, { ...sent.headers, ...Object.fromEntries(trace) });
   }
+  assert.ok(vectors.deliveries.length > 30);
+  for (const { rabbitmq: form, message: expected, why } of vectors.deliveries) {
+    const found = read(form.routing_key, propertiesOf(form), Buffer.from(form.body));
+    if (expected === null) {
+      assert.deepEqual([found.id, found.payload.toString()], [null, form.body], why);
+      assert.notEqual(found.problem, "", why);
+      continue;
+    }
+    const { payload_base64, content_type: contentType, ...others } = expected;
+    const { id, kind, key, source, headers } = found;
+    assert.deepEqual({ id, kind, key, source, headers }, others, why);
+    const parts = [found.payload.toString("base64"), found.contentType, found.problem];
+    assert.deepEqual(parts, [payload_base64, contentType, ""], why);
+  }
   const payload = Buffer.from(String(order()));
   for (const { rabbitmq: form, dead_letter_headers: headers, why } of vectors.unreadable) {
-    const properties = { headers: form.headers, messageId: form.message_id, contentType: undefined };
-    const found = read(form.routing_key, properties, payload);
+    const found = read(form.routing_key, propertiesOf(form), payload);
     assert.deepEqual([found.id, found.headers], [null, headers], why);
     for (let delivery = 1; delivery <= 2; delivery++)
       assert.equal(await apply(client, found, bill), "malformed");

@@ -1,5 +1,7 @@
 package billing;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
@@ -13,7 +15,9 @@ import java.sql.Connection;
 import java.sql.DriverManager;
 import java.time.LocalDate;
 import java.time.ZoneOffset;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import org.junit.jupiter.api.Test;
@@ -326,20 +330,23 @@ abstract class ClientTest {
                     it.get("content_type").asText(), payload);
             assertEquals(it.get("sha256").asText(), print);
         }
-        for (JsonNode it : vectors.get("message_ids").get("refused")) {
+        JsonNode ids = vectors.get("message_ids");
+        for (JsonNode it : ids.get("accepted")) {
+            UUID canonical = UUID.fromString(it.get("canonical").asText());
+            assertEquals(Arrays.asList(canonical, canonical), spelled(it.get("id").asText()));
+        }
+        for (JsonNode it : ids.get("not_ids")) {
+            assertEquals(Arrays.asList(null, null), spelled(it.get("id").asText()), it.get("why").asText());
+        }
+        for (JsonNode it : ids.get("refused")) {
             UUID id = UUID.fromString(it.get("id").asText());
             assertEquals("malformed", apply(changed(id, "{}", "ann")));
         }
         for (JsonNode it : vectors.get("wires")) {
             JsonNode sent = it.get("message");
             JsonNode form = it.get("rabbitmq");
-            BasicProperties properties = new BasicProperties.Builder()
-                    .headers(texts(form.get("headers")))
-                    .messageId(form.get("message_id").asText())
-                    .contentType(form.get("content_type").asText())
-                    .build();
             byte[] payload = sent.get("payload_base64").binaryValue();
-            Message found = Message.read(form.get("routing_key").asText(), properties, payload);
+            Message found = Message.read(form.get("routing_key").asText(), properties(form), payload);
             if (sent.has("chunk")) {
                 assertTrue(found.problem().contains("chunk"));
                 continue;
@@ -358,15 +365,31 @@ abstract class ClientTest {
             }
             assertEquals(expected, found.headers());
         }
+        assertTrue(vectors.get("deliveries").size() > 30);
+        for (JsonNode it : vectors.get("deliveries")) {
+            JsonNode form = it.get("rabbitmq");
+            JsonNode sent = it.get("message");
+            String why = it.get("why").asText();
+            byte[] body = form.get("body").asText().getBytes(UTF_8);
+            Message found = Message.read(form.get("routing_key").asText(), properties(form), body);
+            if (sent.isNull()) {
+                assertNull(found.id(), why);
+                assertFalse(found.problem().isEmpty(), why);
+                assertArrayEquals(body, found.payload(), why);
+                continue;
+            }
+            assertEquals(sent.get("id").asText(), String.valueOf(found.id()), why);
+            assertEquals(sent.get("kind").asText(), found.kind(), why);
+            assertEquals(sent.get("key").textValue(), found.key(), why);
+            assertEquals(sent.get("source").asText(), found.source(), why);
+            assertEquals(sent.get("content_type").asText(), found.contentType(), why);
+            assertEquals(texts(sent.get("headers")), found.headers(), why);
+            assertArrayEquals(sent.get("payload_base64").binaryValue(), found.payload(), why);
+        }
         byte[] payload = String.valueOf(order()).getBytes();
         for (JsonNode it : vectors.get("unreadable")) {
             JsonNode form = it.get("rabbitmq");
-            JsonNode id = form.get("message_id");
-            BasicProperties properties = new BasicProperties.Builder()
-                    .headers(texts(form.get("headers")))
-                    .messageId(id == null ? null : id.asText())
-                    .build();
-            Message found = Message.read(form.get("routing_key").asText(), properties, payload);
+            Message found = Message.read(form.get("routing_key").asText(), properties(form), payload);
             assertNull(found.id());
             assertEquals(texts(it.get("dead_letter_headers")), found.headers(), it.get("why").asText());
             assertEquals("malformed", apply(found));
@@ -375,6 +398,24 @@ abstract class ClientTest {
         assertTrue(vectors.get("unreadable").size() > 5);
         String count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = ? AND payload = ?";
         assertEquals((long) vectors.get("unreadable").size(), query(count, consumer(), payload));
+    }
+
+    /** Returns what is read of an id in a header, and in the property. */
+    private static List<UUID> spelled(String id) {
+        var header = new BasicProperties.Builder().headers(Map.of("cloudEvents_id", id)).build();
+        var property = new BasicProperties.Builder().messageId(id).build();
+        byte[] body = new byte[0];
+        return Arrays.asList(
+                Message.read("orders", header, body).id(), Message.read("orders", property, body).id());
+    }
+
+    private static BasicProperties properties(JsonNode form) {
+        return new BasicProperties.Builder()
+                .headers(texts(form.get("headers")))
+                .messageId(form.path("message_id").textValue())
+                .contentType(form.path("content_type").textValue())
+                .type(form.path("type").textValue())
+                .build();
     }
 
     private static Map<String, Object> texts(JsonNode object) {
