@@ -87,6 +87,11 @@ impl NavCount {
         self.is_at_least |= is_at_least && number.is_some();
     }
 
+    /// Returns whether all that is known of it is that the database user may not read it.
+    pub(crate) fn is_only_denied(self) -> bool {
+        self.number == 0 && self.is_denied && !self.is_partial
+    }
+
     /// Returns its text: `2,009`, `≥ 100,000`, `2,009 + ?`, `?` for an unknown count, `no right` if
     /// nothing could be read for want of one. `None` for zero.
     pub(crate) fn text(self) -> Option<String> {

@@ -49,11 +49,12 @@ pub(crate) fn plot(curve: &Curve<'_>, is_known: bool, shown: impl Fn(f64) -> Str
                     @if seen.is_some() { span class="plot-max" { ", max " (shown(top)) } }
                 }
             }
-            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" role="img" aria-label=(told) {
+            // Its own size and colours: it is readable before its style arrives.
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } width=(WIDTH) height=(HEIGHT) preserveAspectRatio="none" role="img" aria-label=(told) {
                 title { (told) }
                 line class="plot-base" x1="0" x2=(WIDTH) y1=(HEIGHT - 0.5) y2=(HEIGHT - 0.5) {}
-                path class="plot-area" d=(area) {}
-                path class="plot-line" d=(line) vector-effect="non-scaling-stroke" {}
+                path class="plot-area" fill="none" d=(area) {}
+                path class="plot-line" fill="none" stroke="currentColor" d=(line) vector-effect="non-scaling-stroke" {}
             }
             div class="plot-axis" aria-hidden="true" {
                 span { "60 min ago" }

@@ -11,6 +11,30 @@ pub(crate) fn beginning(text: &str, chars_max: usize) -> String {
     }
 }
 
+/// Words with more characters than this may be broken before their end.
+const WORD_CHARS_MAX: usize = 24;
+
+/// Returns a text in parts between which a line may break: in long words, such as
+/// `pipeline.engine.message_bytes_max`, after a full stop, a slash or an underscore. A narrow card
+/// would break them anywhere, and leave a bracket alone on its line.
+pub(crate) fn breakable(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut may_break = false;
+    for word in text.split_inclusive(char::is_whitespace) {
+        let is_long = word.chars().nth(WORD_CHARS_MAX).is_some();
+        for char in word.chars() {
+            if may_break {
+                parts.push(String::new());
+            }
+            may_break = is_long && matches!(char, '.' | '/' | '_');
+            if let Some(part) = parts.last_mut() {
+                part.push(char);
+            }
+        }
+    }
+    parts
+}
+
 /// Formats a count with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
@@ -38,6 +62,17 @@ mod tests {
     fn nobody_is_misled_by_what_a_text_hides() {
         assert_eq!(plain("a\u{202e}b\u{200b}\u{1b}c"), "a\\u{202e}b\\u{200b}\\u{1b}c");
         assert_eq!(plain("ключ 鍵 \u{e4}"), "ключ 鍵 ä");
+    }
+
+    #[test]
+    fn a_long_word_breaks_within() {
+        let text = "this relay (pipeline.engine.message_bytes_max) takes at most 2048 bytes of a.b/c";
+        let parts = breakable(text);
+        assert_eq!(parts.concat(), text);
+        assert_eq!(parts[..4], ["this relay (pipeline.", "engine.", "message_", "bytes_"]);
+        assert_eq!(parts[4..], ["max) takes at most 2048 bytes of a.b/c"]);
+        assert_eq!(breakable("no route for a.b"), ["no route for a.b"]);
+        assert_eq!(breakable(""), [""]);
     }
 
     #[test]

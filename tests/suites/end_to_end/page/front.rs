@@ -42,6 +42,13 @@ pub(crate) async fn phone(stage: Stage) -> Outcome {
     }
     let header = browser.run("return document.querySelector('.top').offsetHeight").await?;
     assert!(header.as_i64() <= Some(96), "the header takes {header} pixels");
+    let cut = "const it = document.getElementById('as-of'); return it.scrollWidth - it.clientWidth";
+    let cut = browser.run(cut).await?;
+    assert!(cut.as_i64() <= Some(0), "{cut} pixels of the time are cut");
+    let mark = "return getComputedStyle(document.getElementById('pages'), '::after').visibility";
+    assert_eq!(browser.run(mark).await?, "visible", "nothing shows that there are more pages");
+    let plots = browser.run("return document.getElementById('last-hour').open").await?;
+    assert_eq!(plots, false, "the plots take most of a phone's page");
     // Worst first: an unavailable database comes before a pause that holds messages back, then dead
     // messages, then those of consumers.
     let heads = "return [...document.querySelectorAll('.sick h2')].map((it) => it.innerText.trim())";

@@ -22,6 +22,13 @@
     return String(getSelection()) === "" ? "" : "text is selected";
   };
 
+  // Where the navigation does not fit, a mark of this width shows that it goes on, not at its end.
+  const MARK = 40;
+  const mark = () => {
+    const pages = document.getElementById("pages");
+    if (pages) pages.classList.toggle("end", pages.scrollLeft + pages.clientWidth >= pages.scrollWidth - MARK);
+  };
+
   // The age of what is shown: what the server said, and the time since. No clock is needed.
   let shown = null;
   const arrive = () => {
@@ -30,6 +37,8 @@
     const pages = document.getElementById("pages");
     const tab = pages && pages.querySelector("[aria-current]");
     if (tab) pages.scrollLeft = tab.offsetLeft - (pages.clientWidth - tab.offsetWidth) / 2;
+    if (pages) pages.onscroll = mark;
+    mark();
   };
   const age = () => shown ? Math.floor((shown.age + performance.now() - shown.at) / 1000) : 0;
   const words = (seconds) => seconds < 60 ? `${seconds} s` : seconds < 3600 ? `${Math.floor(seconds / 60)} min`
@@ -45,7 +54,9 @@
     if (!shown) return;
     const seconds = age();
     // A page that follows is younger, so that its header does not change each second.
-    shown.text.querySelector(".age").textContent = seconds >= AGE_SHOWN ? ` · ${words(seconds)} ago` : "";
+    const isAged = seconds >= AGE_SHOWN;
+    shown.text.classList.toggle("aged", isAged);
+    shown.text.querySelector(".age").textContent = isAged ? `${words(seconds)} ago` : "";
     // A page that does not follow changes ages as well.
     if (!button) return;
     const waits = busy();
@@ -168,6 +179,10 @@
   document.body.addEventListener("change", () => { enable(); show(); });
   // Browsers restore what was checked after the page was read.
   addEventListener("pageshow", () => { enable(); show(); });
+  addEventListener("resize", mark);
+  // On a phone, the plots would be most of the page.
+  const hour = document.getElementById("last-hour");
+  if (hour && narrow.matches) hour.open = false;
   arrive();
   arm();
   show();

@@ -23,7 +23,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, logged, maybe, whole};
 use super::super::list::{Column, Kind, column, list};
-use super::super::text::capital;
+use super::super::text::{capital, plain};
 use super::filter_box::FilterBox;
 use super::pieces::piece;
 
@@ -180,12 +180,19 @@ fn told(name: &str, value: &str) -> String {
     }
 }
 
+/// The actions about sessions.
+const OF_SESSIONS: [&str; 3] = ["login", "logout", "revoke"];
+/// The actions about sessions for which nobody gives a reason.
+const WITHOUT_REASON: [&str; 2] = ["login", "logout"];
+
 /// A line of an audit, from any database.
 pub(crate) struct Line {
     at: OffsetDateTime,
     actor: String,
     action: String,
     owner: String,
+    /// The other pipelines whose audits have the same line.
+    others: BTreeSet<String>,
     subject: Option<String>,
     outcome: Option<String>,
     selection: Option<String>,
@@ -201,13 +208,28 @@ impl From<AuditLine> for Line {
             }
             _ => line.subject(),
         };
-        let AuditLine { at, actor, action, source, owner, outcome, selection, note, .. } = line;
+        let AuditLine { at, actor, action, source, owner, also_of: others, outcome, selection, note, .. } =
+            line;
         let action = match source {
             AuditSource::Keys => format!("{action} a key"),
             AuditSource::Sagas => format!("{action} a saga"),
             AuditSource::Outbox | AuditSource::Inbox => action,
         };
-        Self { at, actor, action, owner, subject, outcome, selection, note }
+        let line = Self { at, actor, action, owner, others, subject, outcome, selection, note };
+        if line.is_of_session() { line.about_session() } else { line }
+    }
+}
+
+impl Line {
+    fn is_of_session(&self) -> bool {
+        OF_SESSIONS.contains(&self.action.as_str())
+    }
+
+    /// Returns the line of an action about sessions: these are its subject, not a filter.
+    fn about_session(self) -> Self {
+        let has_reason = !WITHOUT_REASON.contains(&self.action.as_str());
+        let note = if has_reason { self.note } else { String::new() };
+        Self { subject: self.selection, selection: None, note, ..self }
     }
 }
 
@@ -246,12 +268,22 @@ fn row(line: &Line) -> Vec<Markup> {
         cell(&line.action),
         logged(line.at),
         cell(&line.actor),
-        cell(&line.owner),
+        owner(line),
         maybe(line.subject.as_deref()),
         maybe(line.outcome.as_deref()),
         maybe(line.selection.as_deref()),
-        cell(&line.note),
+        maybe(Some(line.note.as_str()).filter(|note| !note.is_empty())),
     ]
+}
+
+/// Renders the owner of a line, or the number of pipelines that have it, which its title names.
+fn owner(line: &Line) -> Markup {
+    if line.others.is_empty() {
+        return cell(&line.owner);
+    }
+    let all: BTreeSet<&str> = line.others.iter().chain([&line.owner]).map(String::as_str).collect();
+    let names: Vec<&str> = all.iter().copied().collect();
+    html! { span class="text" title=(plain(&names.join(", "))) { (count(all.len() as u64)) " pipelines" } }
 }
 
 #[cfg(test)]
@@ -264,6 +296,7 @@ mod tests {
             actor: String::from("ann"),
             action: String::from("requeue"),
             owner: String::from("orders"),
+            others: BTreeSet::new(),
             subject: Some(String::from("1,000 messages")),
             outcome: outcome.map(String::from),
             selection: None,
@@ -281,6 +314,35 @@ mod tests {
         let text = of(&[line(None), line(Some("applied"))], true);
         assert!(text.contains(">Outcome<") && text.contains("applied"), "{text}");
         assert!(!text.contains(">Of<") && !text.contains("1,000 messages"), "{text}");
+    }
+
+    /// Returns a line about a session, of the audit of a pipeline.
+    fn of_session(action: &str) -> Line {
+        let line = Line {
+            action: action.to_owned(),
+            subject: None,
+            selection: Some(String::from("session AAAA as operator")),
+            note: String::from("the page"),
+            ..line(None)
+        };
+        line.about_session()
+    }
+
+    #[test]
+    fn a_line_names_all_pipelines_that_have_it() {
+        let others = ["billing", "shipping"].map(String::from).into();
+        let text = table(&[Line { others, ..of_session("login") }], false).into_string();
+        assert!(text.contains("title=\"billing, orders, shipping\">3 pipelines<"), "{text}");
+    }
+
+    /// Goal: a session is not shown as a filter, and a login has no reason that nobody gave.
+    /// Oracle: the parts of the lines.
+    #[test]
+    fn a_session_is_the_subject_of_its_lines() {
+        let login = of_session("login");
+        assert_eq!(login.subject.as_deref(), Some("session AAAA as operator"));
+        assert_eq!((login.selection, login.note.as_str()), (None, ""));
+        assert_eq!(of_session("revoke").note, "the page", "its operator gave a reason");
     }
 
     #[test]

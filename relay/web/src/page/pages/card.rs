@@ -5,14 +5,14 @@ use operate::Operator;
 use operate::cause::signature;
 use operate::consumers::ConsumerLine;
 use operate::pause::PauseLine;
-use operate::status::{PipelineStatus, Symptom, Wait};
+use operate::status::{Count, PipelineStatus, Symptom, Wait};
 use outbox_log::PauseScope;
 use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
 use super::super::address::{to, with_query};
 use super::super::fields::moment;
-use super::super::layout::{cell, clock, copyable, count, form_token, lasting, may_decide, tone, whole};
+use super::super::layout::{cell, clock, copyable, count, form_token, lasting, may_decide, prose, tone};
 use super::super::links::Links;
 use super::super::plot::{Curve, plot};
 use super::super::samples::Hour;
@@ -27,6 +27,10 @@ const BADGES_MAX: usize = 6;
 /// Renders what is wrong with a pipeline or a consumer. `at` is the time of the query.
 pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at: OffsetDateTime) -> Markup {
     let kind = if subject.is_grave() { "bad" } else { "warn" };
+    // Held messages have no block of their own where that of another condition names them.
+    let before_held = subject.held_behind();
+    let is_shown = |wait: &&Wait| before_held.is_none() || wait.symptom != Symptom::Held;
+    let shown: Vec<&Wait> = subject.waits.iter().filter(is_shown).collect();
     html! {
         section class={ "card sick " (kind) } {
             div class="card-head" {
@@ -35,15 +39,16 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
                 @if subject.waits.len() > 1 {
                     @for wait in subject.waits.iter().take(BADGES_MAX) { (tone(kind_of(wait), &badge_text(wait))) }
                 }
-                @if let Some(since) = subject.waits.first().and_then(|wait| since(wait, at)) {
+                @if let Some(since) = shown.first().and_then(|wait| since(wait, at)) {
                     span class="since" { (since) }
                 }
             }
             ul class="waits" {
-                @if let Some(own) = &subject.own { li class="bad" { p { (whole(own)) } } }
-                @for (index, wait) in subject.waits.iter().take(WAITS_MAX).enumerate() {
-                    li class=(kind_of(wait)) {
+                @if let Some(own) = &subject.own { li class="bad" { p { (prose(own)) } } }
+                @for (index, wait) in shown.iter().copied().take(WAITS_MAX).enumerate() {
+                    li class=(kind_of_block(wait)) {
                         (reason(wait, index))
+                        @if before_held == Some(wait.symptom) { (held(subject, wait)) }
                         @if let Some(waiting) = waiting(subject, wait) { p { (waiting) } }
                         div class="links" {
                             (actions(operator, subject, wait))
@@ -53,8 +58,8 @@ pub(crate) fn card(links: &Links, operator: &Operator, subject: &Subject<'_>, at
                     }
                 }
             }
-            @if subject.waits.len() > WAITS_MAX {
-                p class="faint" { "and " (count((subject.waits.len() - WAITS_MAX) as u64)) " more" }
+            @if shown.len() > WAITS_MAX {
+                p class="faint" { "and " (count((shown.len() - WAITS_MAX) as u64)) " more" }
             }
         }
     }
@@ -68,12 +73,37 @@ fn reason(wait: &Wait, index: usize) -> Markup {
     let of_messages = wait.count.is_some();
     html! {
         p {
-            strong { (whole(&what)) }
-            @if let Some(why) = why.as_deref().filter(|_| !of_messages) { ": " (whole(why)) }
+            strong { (prose(&what)) }
+            @if let Some(why) = why.as_deref().filter(|_| !of_messages) { ": " (prose(why)) }
             @if let Some(lasts) = lasts { span class="faint" { " · " (lasts) } }
         }
-        @if let Some(why) = why.as_deref().filter(|_| of_messages) { p { (whole(why)) } }
-        @if let Some(remedy) = remedy { p { (whole(&remedy)) } }
+        @if let Some(why) = why.as_deref().filter(|_| of_messages) { p { (prose(why)) } }
+        @if let Some(remedy) = remedy { p { (prose(&remedy)) } }
+    }
+}
+
+/// Renders how many messages are held behind those of a condition.
+fn held(subject: &Subject<'_>, wait: &Wait) -> Markup {
+    let Of::Pipeline(status) = subject.of else { return html! {} };
+    let Some(held) = subject.waits.iter().find(|wait| wait.symptom == Symptom::Held) else { return html! {} };
+    let Some(text) = held.count.zip(wait.count).map(|(held, of)| held_behind(held, of)) else {
+        return html! {};
+    };
+    html! { p { (text) " " (show("/held", &[("pipeline", status.pipeline.as_str())], held)) } }
+}
+
+/// Returns how many messages are held, and what may stop them: a burst that its topic does not take
+/// at once holds messages as well.
+fn held_behind(held: Count, of: Count) -> String {
+    let least = if held.is_at_least { "At least " } else { "" };
+    let these = match of.number {
+        1 if !of.is_at_least => String::from("this one"),
+        _ if of.is_at_least => String::from("these"),
+        number => format!("these {}", count(number)),
+    };
+    match held.number {
+        1 => format!("{least}1 waits behind {these}, or because its topic is busy."),
+        number => format!("{least}{} wait behind {these}, or because their topic is busy.", count(number)),
     }
 }
 
@@ -118,7 +148,14 @@ fn title(subject: &Subject<'_>) -> Markup {
     }
 }
 
-/// Returns the colour of a condition. Messages have the colour of their state, as in lists.
+/// Returns the colour of the block of a condition: red if an operator has to act, like the edge of
+/// the card.
+fn kind_of_block(wait: &Wait) -> &'static str {
+    if wait.needs_operator() { "bad" } else { "warn" }
+}
+
+/// Returns the colour of the badge of a condition. Messages have the colour of their state, as in
+/// lists.
 fn kind_of(wait: &Wait) -> &'static str {
     match wait.symptom {
         Symptom::Held | Symptom::Retrying | Symptom::ConsumerHeld | Symptom::ConsumerFails => "warn",
@@ -256,12 +293,12 @@ pub(crate) fn plots(status: &PipelineStatus, hour: &Hour, with_log: bool) -> Mar
     let dead = |value: f64| count(value as u64);
     html! {
         div class="plots" {
-            (plot(&curve("lag", "Lag of the oldest unread message", &hour.lag, LAG_FLOOR), is_known, lasting))
+            (plot(&curve("lag", "Lag of unread messages", &hour.lag, LAG_FLOOR), is_known, lasting))
             @if hour.dead.iter().flatten().any(|dead| *dead > 0.0) {
                 (plot(&curve("dead", "Dead messages", &hour.dead, DEAD_FLOOR), is_known, dead))
             }
             @if with_log { (written(status, hour)) }
-            (plot(&curve("rate", "Read from the log, also dead ones", &hour.throughput, RATE_FLOOR), is_known, rate))
+            (plot(&curve("rate", "Read, also dead ones", &hour.throughput, RATE_FLOOR), is_known, rate))
         }
     }
 }
@@ -302,7 +339,7 @@ mod tests {
             exceptions_age_seconds: BTreeMap::from([(Dead, 25_380.0)]),
             causes: BTreeMap::from([(
                 Dead,
-                Cause { text, example, is_cut: false, count: 1_000, is_at_least: false, others },
+                Cause { text, example, is_cut: false, count: 1_000, behind: 0, is_at_least: false, others },
             )]),
             ..PipelineStatus::of("shipping", None, None)
         }
@@ -347,7 +384,8 @@ mod tests {
 
     fn consumer(dead: u64, held: u64, error: &str) -> ConsumerLine {
         let (text, example) = (error.to_owned(), error.to_owned());
-        let cause = Cause { text, example, is_cut: false, count: dead, is_at_least: false, others: 1 };
+        let cause =
+            Cause { text, example, is_cut: false, count: dead, behind: 0, is_at_least: false, others: 1 };
         ConsumerLine {
             consumer: String::from("billing"),
             location: String::new(),
@@ -457,9 +495,9 @@ mod tests {
         assert!(text.contains("data-copy=\"SELECT pg_terminate_backend(28999)\""), "{text}");
     }
 
-    /// Goal: a colour means one thing: messages that retry or are held are amber on a card as in
-    /// lists, also where an operator has to act. Oracle: the badges of a card with several
-    /// conditions.
+    /// Goal: a colour means one thing: a badge of messages that retry or are held is amber, as in
+    /// lists, and a block is red exactly if an operator has to act, like the edge of the card.
+    /// Oracle: the badges and the blocks of a card with several conditions.
     #[test]
     fn messages_have_the_colour_of_their_state() {
         let status = PipelineStatus {
@@ -472,6 +510,35 @@ mod tests {
             assert!(text.contains(&format!("<span class=\"badge {badge}</span>")), "{badge}: {text}");
         }
         assert!(text.contains("class=\"card sick bad\""), "{text}");
+        let blocks = ["<li class=\"bad\">", "<li class=\"warn\">"].map(|block| text.matches(block).count());
+        assert_eq!(blocks, [2, 1], "the held ones need no operator: {text}");
+        let passing = PipelineStatus { retries_wait_for_operator: false, ..status };
+        let text = rendered(Role::Viewer, &passing);
+        assert_eq!(text.matches("<li class=\"bad\">").count(), 1, "{text}");
+    }
+
+    /// Goal: a card does not say twice that messages are stopped. Oracle: the blocks of a card with
+    /// held messages behind retrying ones, and the words for each number.
+    #[test]
+    fn held_messages_are_told_with_those_that_stop_them() {
+        let status = PipelineStatus {
+            state: PipelineState::Leading,
+            exceptions: BTreeMap::from([(Held, 44), (Retrying, 5)]),
+            exceptions_age_seconds: BTreeMap::from([(Held, 60.0), (Retrying, 120.0)]),
+            ..PipelineStatus::of("hooks", None, None)
+        };
+        let text = rendered(Role::Viewer, &status);
+        assert_eq!(text.matches("<li").count(), 1, "{text}");
+        assert!(text.contains("44 wait behind these 5, or because their topic is busy. <a"), "{text}");
+        assert!(text.contains("href=\"/held?pipeline=hooks\">Show 44<"), "{text}");
+        assert!(text.contains("(2m)") && text.contains("warn\">held 44</span>"), "{text}");
+        let of = |number, is_at_least| Count { number, is_at_least };
+        for (held, before, told) in [
+            (of(1, false), of(1, false), "1 waits behind this one, or because its topic is busy."),
+            (of(2, true), of(1, true), "At least 2 wait behind these, or because their topic is busy."),
+        ] {
+            assert_eq!(held_behind(held, before), told);
+        }
     }
 
     #[test]

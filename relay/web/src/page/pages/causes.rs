@@ -30,10 +30,12 @@ const COLUMNS: [Column; 6] = [
     column("Show", Kind::Act),
 ];
 
-/// Renders the number of messages, and their causes. A single cause is one line: `example`, the
-/// error of the first message that is listed.
+/// Renders the number of messages, which is a lower bound while a database does not answer, and
+/// their causes. A single cause is one line: `example`, the error of the first message that is
+/// listed.
 pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed, example: Option<&str>) -> Markup {
-    let Surveyed { total, causes, .. } = found;
+    let Surveyed { total, causes, away } = found;
+    let is_partial = !away.is_empty();
     let rows = |groups: &[CauseGroup]| {
         let rows: Vec<_> = groups.iter().map(|group| row(query, state, group)).collect();
         list("Causes", &COLUMNS, rows)
@@ -43,12 +45,13 @@ pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed, example: Opt
     html! {
         @if total.number > 0 {
             p class="lead" id="total" {
+                @if is_partial && !total.is_at_least { "At least " }
                 (total_text(*total)) " " (if total.number == 1 { "message" } else { "messages" })
                 @if causes.len() > 1 { ", " (count(causes.len() as u64)) " causes" }
             }
         }
         @if let ([group], Some(example)) = (&causes[..], example.filter(|error| !error.is_empty())) {
-            (only(group, example))
+            (only(group, example, is_partial))
         }
         @if causes.len() > 1 {
             (rows(&causes[..first]))
@@ -62,13 +65,14 @@ pub(super) fn causes(query: &Fields, state: &str, found: &Surveyed, example: Opt
     }
 }
 
-/// Renders the cause of all messages, whole: its end has the remedy.
-fn only(group: &CauseGroup, example: &str) -> Markup {
+/// Renders the cause of all messages that were found, whole: its end has the remedy.
+fn only(group: &CauseGroup, example: &str, is_partial: bool) -> Markup {
     let apart = if group.cause == example { "" } else { ", apart from numbers" };
     html! {
         p {
             @if group.total.number == 1 && !group.total.is_at_least { "The error:" }
             @else if group.total.is_at_least { "At least " (count(group.total.number)) " have this error" (apart) ":" }
+            @else if is_partial { "All that were found have this error" (apart) ":" }
             @else { "All have this error" (apart) ":" }
         }
         (folded("only-cause", "error", example))
@@ -106,6 +110,7 @@ fn error(group: &CauseGroup) -> Markup {
 
 #[cfg(test)]
 mod tests {
+    use operate::OperateError;
     use operate::dead::Total;
     use time::OffsetDateTime;
 
@@ -151,6 +156,22 @@ mod tests {
         assert!(text.contains("All have this error, apart from numbers:"), "{text}");
         assert!(text.contains("declare one</pre>"), "{text}");
         assert!(told(true).contains("At least 2,009 have this error"), "{}", told(true));
+    }
+
+    /// Goal: a number is not taken for all messages while a database does not answer. Oracle: the
+    /// sentences about a number and about a lower bound.
+    #[test]
+    fn a_number_is_a_lower_bound_while_a_database_does_not_answer() {
+        let told = |is_at_least| {
+            let total = Total { number: 8, is_at_least };
+            let away = vec![OperateError::refused("orders: the database does not answer", "")];
+            let found = Surveyed { total, causes: vec![group("no route", 8)], away };
+            causes(&Fields::default(), "dead", &found, Some("no route")).into_string()
+        };
+        let text = told(false);
+        assert!(text.contains(">At least 8 messages<"), "{text}");
+        assert!(text.contains("All that were found have this error:"), "{text}");
+        assert!(told(true).contains(">≥ 8 messages<"), "{}", told(true));
     }
 
     #[test]

@@ -20,7 +20,9 @@ use super::super::app::App;
 use super::super::exports::{self, Exporting};
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since};
+use super::super::layout::{
+    Frame, Tab, away, badge, cell, count, form_token, may_decide, maybe, since, tone,
+};
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
 use super::causes::{causes, total_text};
@@ -191,9 +193,11 @@ pub(crate) async fn show(
     let surveyed = surveyed.transpose()?;
     let names_owner = ["pipeline", "consumer"].iter().any(|name| !query.text(name).is_empty());
     let with_owner = !names_owner && app.pipelines.len() + app.inboxes.len() > 1;
+    let of_survey = surveyed.as_ref().map_or(&[][..], |found| &found.away[..]);
+    let missing = if listed.away.is_empty() { of_survey } else { &listed.away[..] };
     let body = html! {
         (conditions(&query, &state))
-        (away(&listed.away))
+        (away(missing))
         @if let Some(found) = &surveyed {
             (causes(&query, &state, found, listed.messages.first().and_then(|first| first.error.as_deref())))
         }
@@ -207,7 +211,7 @@ pub(crate) async fn show(
             form method="post" action=(to("/dead/confirm")) id="choice" {
                 (form_token())
                 @for (name, value) in kept(&query) { input type="hidden" name=(name) value=(value); }
-                (actions(surveyed.as_ref().map(|found| found.total)))
+                (actions(surveyed.as_ref().map(|found| found.total), !missing.is_empty()))
                 (table(&listed, true, with_owner))
             }
         } @else {
@@ -246,9 +250,14 @@ fn conditions(query: &Fields, state: &str) -> Markup {
     FilterBox { name: "Filter", told: &told(query, state), list: "/dead", is_open: false }.around(&form)
 }
 
-fn actions(total: Option<Total>) -> Markup {
-    let all =
-        total.map_or_else(|| String::from("all matching"), |total| format!("all {}", total_text(total)));
+/// Renders the buttons of a decision. A decision leaves out the messages of databases that do not
+/// answer, so with `is_partial` the buttons do not say `all`.
+fn actions(total: Option<Total>, is_partial: bool) -> Markup {
+    let all = match total {
+        None => String::from("all matching"),
+        Some(total) if is_partial => format!("the {} found", total_text(total)),
+        Some(total) => format!("all {}", total_text(total)),
+    };
     html! {
         div class="bulk" role="group" aria-label="Requeue or discard messages" {
             div class="pair" {
@@ -259,6 +268,9 @@ fn actions(total: Option<Total>) -> Markup {
             div class="pair" {
                 button name="what" value="requeue-all" { "Requeue " (all) "…" }
                 button name="what" value="discard-all" class="danger" { "Discard " (all) "…" }
+            }
+            @if is_partial {
+                p class="faint" { "Messages in the databases above, which do not answer, are left out." }
             }
         }
     }
@@ -292,14 +304,15 @@ pub(super) fn scope_of(message: &DeadMessage) -> &str {
     message.scope.as_deref().unwrap_or_default()
 }
 
-/// Renders messages: with boxes to choose them, with their states if these differ, with their
-/// owners if these differ or the whole list may have several, and with their tenants if they have
-/// any. The title has the state that all have.
+/// Renders messages: with boxes to choose them, with their states if these differ or one was
+/// requeued before, with their owners if these differ or the whole list may have several, and with
+/// their tenants if they have any. The title has the state that all have.
 fn table(listed: &Listed, with_choice: bool, with_owner: bool) -> Markup {
     let owners: BTreeSet<&str> = listed.messages.iter().map(DeadMessage::owner).collect();
     let states: BTreeSet<&str> = listed.messages.iter().map(|message| message.state.as_str()).collect();
-    let is_requested = |message: &DeadMessage| message.redrive_requested_by.is_some();
-    let with_state = states.len() > 1 || listed.messages.iter().any(is_requested);
+    let is_of_requeue =
+        |message: &DeadMessage| message.requeue_requested_by.is_some() || is_dead_again(message);
+    let with_state = states.len() > 1 || listed.messages.iter().any(is_of_requeue);
     let is_shown = |index: usize| match index {
         0 => with_choice,
         STATE => with_state,
@@ -325,8 +338,8 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         html! { @match message.key.as_deref() { Some(key) => a href=(story) { (cell(key)) }, None => (maybe(None)) } },
         maybe(message.error.as_deref()),
         html! {
-            (badge(message.state))
-            @if let Some(actor) = &message.redrive_requested_by { " requeue requested by " (cell(actor)) }
+            @if is_dead_again(message) { (tone("bad", "dead again")) } @else { (badge(message.state)) }
+            @if let Some(actor) = &message.requeue_requested_by { " requeue requested by " (cell(actor)) }
         },
         // Attempts for which others are at fault do not count.
         html! { @if message.attempts == 0 { (maybe(None)) } @else { (count(message.attempts.into())) } },
@@ -356,8 +369,13 @@ pub(super) fn short_id(message: &DeadMessage) -> String {
     }
 }
 
+/// Returns whether it is dead although an operator has requeued it.
+fn is_dead_again(message: &DeadMessage) -> bool {
+    message.is_dead() && message.died_again
+}
+
 /// Returns whether it was parked long before it died: it was requeued and failed again, or retried
-/// for a long time. Only a decision's result tells the two apart.
+/// for a long time. The state tells the two apart.
 fn died_later(message: &DeadMessage) -> bool {
     message.is_dead() && message.changed_at - message.since > time::Duration::MINUTE
 }
@@ -420,6 +438,18 @@ mod tests {
         assert!(!shown(&[Some(""), None]).contains("Scope"));
     }
 
+    /// Goal: nobody takes a decision for one about everything while a database does not answer.
+    /// Oracle: the words of the buttons with and without one.
+    #[test]
+    fn a_button_says_all_only_if_every_database_answers() {
+        let total = Some(Total { number: 8, is_at_least: false });
+        let text = actions(total, false).into_string();
+        assert!(text.contains(">Discard all 8…<") && !text.contains("left out"), "{text}");
+        let text = actions(total, true).into_string();
+        assert!(text.contains(">Discard the 8 found…<") && text.contains(">Requeue the 8 found…<"), "{text}");
+        assert!(text.contains("which do not answer, are left out") && !text.contains(" all 8"), "{text}");
+    }
+
     /// Goal: ten ids on a page can be told apart. Oracle: the id of a dead letter, whose beginning
     /// is the time, and the position of a message in a log.
     #[test]
@@ -430,6 +460,20 @@ mod tests {
         assert_eq!(short_id(&letter), "…c11e3449");
         let entry = entry(7);
         assert_eq!(short_id(&entry), entry.id);
+    }
+
+    /// Goal: a list says which messages an operator has requeued in vain. Oracle: the states in
+    /// lists with and without one.
+    #[test]
+    fn a_message_that_was_requeued_in_vain_is_dead_again() {
+        let shown = |died_again| {
+            let mut message = entry(7);
+            message.died_again = died_again;
+            let listed = Listed { messages: vec![message], more: false, next: None, away: Vec::new() };
+            table(&listed, false, false).into_string()
+        };
+        assert!(shown(true).contains("<span class=\"badge bad\">dead again</span>"), "{}", shown(true));
+        assert!(!shown(false).contains("dead again") && !shown(false).contains(">State<"));
     }
 
     /// Goal: a list that may have messages of several owners names them, also where those of one

@@ -144,11 +144,13 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     for (places, filter) in parts {
         if let Some(before) = decision(&places, &signed.operator, id).await?.decision {
             if before.actor != signed.operator.name() {
-                return Err(Problem::conflict(format!("{} has already sent this form", before.actor)));
+                let problem = Problem::conflict(format!("{} has already sent this form", before.actor));
+                return Err(problem.with_form(Some(ways(form, false))));
             }
             return Ok(Redirect::to(&result(id, form, &names)));
         }
-        let selected = Box::pin(select(&places, &signed.operator, &filter, &change, Some(&as_of))).await?;
+        let selected = Box::pin(select(&places, &signed.operator, &filter, &change, Some(&as_of))).await;
+        let selected = selected.map_err(|error| with_ways(error.into(), form))?;
         jobs.push(Job { places, selected });
     }
     drop(turn);
@@ -156,12 +158,7 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
     if jobs.iter().all(|job| job.selected.count() == 0) {
         let text = "every message has changed since the form was shown";
         let help = "nothing was changed: another decision may have come first";
-        let ways = html! {
-            p class="actions" {
-                a class="button" href=(audit_of(form)) { "Who decided: the audit" } (back_to_list(form))
-            }
-        };
-        return Err(Problem::conflict(text).with_help(help).with_form(Some(ways)));
+        return Err(Problem::conflict(text).with_help(help).with_form(Some(ways(form, false))));
     }
     let running = match app.bulks.begin(id) {
         Begun::New(running) => running,
@@ -193,6 +190,39 @@ async fn begin(app: &Arc<App>, form: &Fields, signed: Signed, id: Uuid) -> Resul
 /// Returns the address of the audit of the pipeline that a form names, or of all.
 fn audit_of(form: &Fields) -> String {
     with_query("/audit", &[("pipeline", form.text("pipeline"))])
+}
+
+/// Adds the ways on to the refusal of a decision because its messages have changed.
+fn with_ways(problem: Problem, form: &Fields) -> Problem {
+    if problem.status != StatusCode::CONFLICT {
+        return problem;
+    }
+    problem.with_form(Some(ways(form, true)))
+}
+
+/// Renders the ways on after a decision that came too late: who decided, and back to the list; with
+/// `may_match` also to a new confirmation, because messages may still match.
+fn ways(form: &Fields, may_match: bool) -> Markup {
+    html! {
+        div class="actions" {
+            @if may_match { (confirm_again(form)) }
+            a class="button" href=(audit_of(form)) { "Who decided: the audit" }
+            (back_to_list(form))
+        }
+    }
+}
+
+/// Renders the form that shows what the decision of a form would be about now.
+fn confirm_again(form: &Fields) -> Markup {
+    html! {
+        form method="post" action=(to("/dead/confirm")) {
+            (form_token())
+            input type="hidden" name="what" value=(form.text("what"));
+            @for (name, value) in kept(form) { input type="hidden" name=(name) value=(value); }
+            @for row in form.all("row") { input type="hidden" name="row" value=(row); }
+            button class="primary" { "Show what matches now…" }
+        }
+    }
 }
 
 /// The messages of one choice, and their places.
@@ -359,6 +389,32 @@ mod tests {
                 assert!(!has(&Change::Requeue { accept_late: false }));
             }
         }
+    }
+
+    /// Goal: an operator whose decision came too late is not left without a way on, whatever it
+    /// was. Oracle: the links and the form below the refusal of a discard; other errors have none.
+    #[test]
+    fn a_decision_that_came_too_late_leads_on() {
+        let fields = Fields::of(&[("what", "discard-all"), ("pipeline", "orders"), ("topic", "parcels")]);
+        let refused = with_ways(Problem::conflict("5 were confirmed, 0 match now"), &fields);
+        let ways = refused.form.map(Markup::into_string).unwrap_or_default();
+        for part in [
+            "href=\"/audit?pipeline=orders\"",
+            "href=\"/dead?topic=parcels&amp;pipeline=orders\"",
+            "action=\"/dead/confirm\"",
+            "name=\"what\" value=\"discard-all\"",
+            "name=\"topic\" value=\"parcels\"",
+        ] {
+            assert!(ways.contains(part), "{part}: {ways}");
+        }
+        let chosen = Fields::of(&[("what", "discard"), ("row", "outbox/7/orders")]);
+        assert!(ways_of(&chosen, true).contains("name=\"row\" value=\"outbox/7/orders\""));
+        assert!(!ways_of(&chosen, false).contains("<form"), "nothing matches");
+        assert!(with_ways(Problem::bad("no decision"), &fields).form.is_none());
+    }
+
+    fn ways_of(form: &Fields, may_match: bool) -> String {
+        ways(form, may_match).into_string()
     }
 
     #[test]

@@ -10,8 +10,12 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Redirect;
 use maud::{Markup, html};
 use operate::cause::signature;
-use operate::dead::{BulkReport, Decision, Refusal, Standing, decision};
+use operate::dead::{
+    BulkReport, Decision, DecisionFound, Filter, Listed, REMOVE_THE_CAUSE, Refusal, Standing, States,
+    decision, page,
+};
 use operate::{OperateError, Operator, Role};
+use outbox_log::ExceptionState;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -25,11 +29,15 @@ use super::super::layout::{self, Frame, Tab, cell, count, form_token, may_decide
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
 use super::choice::places_of;
-use super::dead::{back_to_list, kept};
+use super::dead::{back_to_list, filter, kept};
 use super::decide::{result, which};
 
 /// A decision of another process that has changed something this recently may be running.
 const RECENT: time::Duration = time::Duration::seconds(10);
+/// How long the page follows messages that have not left yet.
+const FOLLOWED: time::Duration = time::Duration::HOUR;
+/// Maximum number of messages that are examined for new failures.
+const FAILING_MAX: usize = 50;
 
 /// `GET /decision`.
 pub(crate) async fn show(
@@ -41,8 +49,17 @@ pub(crate) async fn show(
     query.check()?;
     let id: Uuid = query.need("id")?;
     let turn = app.turn().await?;
+    let matching = Filter { error: None, error_like: None, ..filter(&query)? };
     let places = places_of(&app, &query).await?;
     let found = decision(&places, &operator, id).await;
+    let failing = match &found {
+        Ok(DecisionFound { decision: Some(decision), .. }) if is_on_its_way(decision) => {
+            let retrying = States::Parked(ExceptionState::Retrying);
+            let listed = Box::pin(page(&places, &operator, &matching, retrying, None, FAILING_MAX)).await;
+            listed.ok().and_then(|listed| failing(decision, &listed))
+        }
+        _ => None,
+    };
     places.close().await;
     drop(turn);
     let found = found?;
@@ -63,6 +80,7 @@ pub(crate) async fn show(
         (view.signature())
         @if is_running { (view.running(&operator)) } @else { (view.ended(may_run_elsewhere)) }
         (view.standing())
+        @if let Some(failing) = &failing { (view.failing(failing)) }
         (view.refusals())
         div class="actions" {
             @if !is_running && !may_run_elsewhere && may_decide(&operator) { (view.rest()) }
@@ -71,8 +89,44 @@ pub(crate) async fn show(
     };
     let title = view.title(is_running);
     let frame = Frame::new(Tab::Dead, &title);
-    let frame = if is_running || may_run_elsewhere || view.is_recent() { frame.live(&uri) } else { frame };
+    let changes = is_running || may_run_elsewhere || view.is_recent() || view.is_followed();
+    let frame = if changes { frame.live(&uri) } else { frame };
     Ok(Html(frame.page(&body)))
+}
+
+/// Returns whether messages of a decision have not left yet.
+fn is_on_its_way(decision: &Decision) -> bool {
+    let is_open = |it: &Standing| matches!(it.what, "on its way" | "waiting for its consumer");
+    decision.standing.iter().any(|it| is_open(it) && it.count > 0)
+}
+
+/// Messages like those of a decision that have failed since.
+#[derive(Debug, PartialEq, Eq)]
+struct Failing {
+    number: u64,
+    /// Whether there may be more: not all were examined.
+    is_at_least: bool,
+    /// The most failed attempts of one; 0 if none counts, because others are at fault.
+    attempts: u32,
+    /// The error of the first one.
+    error: Option<String>,
+}
+
+/// Returns the messages among retrying ones that have failed since a decision, if there are any. A
+/// requeue resets the attempts, and is itself a change.
+fn failing(decision: &Decision, listed: &Listed) -> Option<Failing> {
+    let failed = listed.messages.iter().filter(|message| {
+        let is_later = message.changed_at - decision.last > time::Duration::SECOND;
+        message.changed_at >= decision.first && (message.attempts > 0 || is_later)
+    });
+    let failed: Vec<_> = failed.collect();
+    let first = failed.first()?;
+    Some(Failing {
+        number: failed.len() as u64,
+        is_at_least: listed.more,
+        attempts: failed.iter().map(|message| message.attempts).max().unwrap_or_default(),
+        error: first.error.clone(),
+    })
 }
 
 /// `POST /decision/stop`.
@@ -126,6 +180,13 @@ impl View<'_> {
 
     fn is_recent(&self) -> bool {
         self.decision.as_ref().is_some_and(|it| OffsetDateTime::now_utc() - it.last < RECENT)
+    }
+
+    /// Returns whether something may still become of its messages that an operator waits for.
+    fn is_followed(&self) -> bool {
+        self.decision
+            .as_ref()
+            .is_some_and(|it| is_on_its_way(it) && OffsetDateTime::now_utc() - it.last < FOLLOWED)
     }
 
     fn action(&self) -> &'static str {
@@ -302,20 +363,38 @@ impl View<'_> {
 
     fn standing(&self) -> Markup {
         let standing = self.decision.as_ref().map_or(&[][..], |decision| &decision.standing);
-        let again = standing.iter().filter(|it| failed_again(it)).map(|it| it.count).sum::<u64>();
+        let again = self.decision.as_ref().and_then(|decision| decision.dead_again(count));
         html! {
             @if !standing.is_empty() {
                 h2 { "Where they are now" }
-                @if again > 0 {
-                    p class="notice bad" role="status" {
-                        strong {
-                            @if again >= self.done() { "All " (count(again)) " requeued messages are dead again. " }
-                            @else { (count(again)) " of them are dead again. " }
-                        }
-                        "Requeueing more will not help before the cause is removed."
-                    }
+                @if let Some(again) = &again {
+                    p class="notice bad" role="status" { strong { (again) } " " (REMOVE_THE_CAUSE) }
                 }
                 (list("Where they are now", &STANDING, standing.iter().map(|it| self.where_now(it))))
+            }
+        }
+    }
+
+    /// Renders what has failed since, of the messages in the same places and with the same
+    /// conditions except for the error, which may be another one now.
+    fn failing(&self, failing: &Failing) -> Markup {
+        let kept = kept(self.query);
+        let kept = kept.iter().filter(|(name, _)| !matches!(*name, "error" | "error_like"));
+        let mut pairs: Vec<(&str, &str)> = kept.map(|(name, value)| (*name, value.as_str())).collect();
+        pairs.push(("state", "retrying"));
+        let messages =
+            if failing.number == 1 { "message like these has" } else { "messages like these have" };
+        html! {
+            p class="notice bad" role="status" {
+                strong {
+                    @if failing.is_at_least { "At least " }
+                    (count(failing.number)) " " (messages) " failed again"
+                    @if failing.attempts > 0 { ", " (attempts(failing)) }
+                    "."
+                }
+                @if let Some(error) = &failing.error { " " (whole(error)) }
+                " "
+                a href=(with_query("/dead", &pairs)) { "Show what is retrying" }
             }
         }
     }
@@ -350,6 +429,13 @@ impl View<'_> {
             }
         }
     }
+}
+
+/// Returns the number of attempts: `8 attempts`, `up to 8 attempts`.
+fn attempts(failing: &Failing) -> String {
+    let most = if failing.number == 1 { "" } else { "up to " };
+    let noun = if failing.attempts == 1 { "attempt" } else { "attempts" };
+    format!("{most}{} {noun}", count(failing.attempts.into()))
 }
 
 /// Returns whether requeueing these messages did not help.
@@ -472,6 +558,53 @@ mod tests {
         let ended = view.ended(false).into_string();
         assert!(view.title(false).starts_with("At least 6 of "), "{}", view.title(false));
         assert!(ended.contains("At most ") && ended.contains(" messages were not reached."), "{ended}");
+    }
+
+    /// Goal: a message that fails again and again after a requeue is not only on its way. Oracle:
+    /// the notice, for messages that have failed since, have not been tried, or failed before.
+    #[test]
+    fn what_failed_again_is_told() {
+        let way = Standing { what: "on its way", count: 5, is_at_least: false };
+        let decision = decided(5, vec![way]);
+        let retrying = |attempts, seconds: i64| {
+            let mut message = operate::dead::sample::entry(7);
+            message.attempts = attempts;
+            message.error = Some(String::from("refused with status 422"));
+            message.changed_at = OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(seconds);
+            message
+        };
+        let of = |messages: &[operate::dead::DeadMessage], more| {
+            let messages = messages.to_vec();
+            failing(&decision, &Listed { messages, more, next: None, away: Vec::new() })
+        };
+        assert_eq!(of(&[retrying(0, 0), retrying(9, -60)], false), None);
+        let found = of(&[retrying(8, 100), retrying(3, 90), retrying(0, 0), retrying(0, 80)], true).unwrap();
+        let error = Some(String::from("refused with status 422"));
+        assert_eq!(found, Failing { number: 3, is_at_least: true, attempts: 8, error });
+
+        let query = all();
+        let view = view(&query, Some(decision.clone()), BulkReport { done: 5, chosen: 5, ..report() });
+        let text = view.failing(&found).into_string();
+        let told = "At least 3 messages like these have failed again, up to 8 attempts.";
+        assert!(text.contains(told), "{text}");
+        assert!(text.contains("status 422") && text.contains("topic=orders&amp;state=retrying"), "{text}");
+        let one = of(&[retrying(1, 100)], false).unwrap();
+        let text = view.failing(&one).into_string();
+        assert!(text.contains("1 message like these has failed again, 1 attempt."), "{text}");
+    }
+
+    /// Goal: the page of a decision follows its messages until they have left. Oracle: whether it
+    /// follows, by their state and by its age.
+    #[test]
+    fn a_result_is_followed_while_messages_are_on_their_way() {
+        let query = all();
+        let is_followed = |what: &'static str, minutes: i64| {
+            let last = OffsetDateTime::now_utc() - time::Duration::minutes(minutes);
+            let decided = decided(5, vec![Standing { what, count: 5, is_at_least: false }]);
+            view(&query, Some(Decision { last, ..decided }), report()).is_followed()
+        };
+        assert!(is_followed("on its way", 3) && is_followed("waiting for its consumer", 3));
+        assert!(!is_followed("on its way", 61) && !is_followed("dead again", 3));
     }
 
     #[test]

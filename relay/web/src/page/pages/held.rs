@@ -36,11 +36,7 @@ pub(crate) async fn show(
     let piece = piece(&query, &keys)?;
     let body = html! {
         @if !keys.is_empty() {
-            p class="lead" id="total" {
-                @if found.more { "At least " }
-                (count(keys.len() as u64)) (if keys.len() == 1 { " key" } else { " keys" }) ", "
-                (count(messages)) (if messages == 1 { " waiting message" } else { " waiting messages" })
-            }
+            p class="lead" id="total" { (total(keys.len(), messages, found.more || !found.away.is_empty())) }
         }
         p { "Messages of an ordering key wait behind its first unpublished message. A topic that takes no messages \
              holds up all of its own, with or without a key." }
@@ -57,6 +53,14 @@ pub(crate) async fn show(
         }
     };
     Ok(Html(Frame::new(Tab::Held, "Held keys").live(&uri).page(&body)))
+}
+
+/// Returns how many keys and messages wait.
+fn total(keys: usize, messages: u64, is_at_least: bool) -> String {
+    let least = if is_at_least { "At least " } else { "" };
+    let of_keys = if keys == 1 { "key" } else { "keys" };
+    let of_messages = if messages == 1 { "waiting message" } else { "waiting messages" };
+    format!("{least}{} {of_keys}, {} {of_messages}", count(keys as u64), count(messages))
 }
 
 /// Returns whether something waits: a dead or retrying message with nothing behind it is in the
@@ -160,6 +164,12 @@ mod tests {
     use time::OffsetDateTime;
 
     use super::*;
+
+    #[test]
+    fn the_number_of_waiting_messages_may_be_a_lower_bound() {
+        assert_eq!(total(1, 1, false), "1 key, 1 waiting message");
+        assert_eq!(total(41, 2_000, true), "At least 41 keys, 2,000 waiting messages");
+    }
 
     #[test]
     fn a_paused_message_is_stopped_by_the_pause() {

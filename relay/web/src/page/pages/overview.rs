@@ -20,7 +20,7 @@ use super::super::layout::{Frame, Tab, away, cell, count, since, whole};
 use super::super::links::Links;
 use super::super::observe::{OwnConsumers, Picture};
 use super::super::samples::Hour;
-use super::super::trouble::{Of, Subject, away_of, consumers, in_title, is_told, sort, summary};
+use super::super::trouble::{Of, Subject, away_of, consumers, in_title, is_partial, is_told, sort, summary};
 use super::card::{card, plots, rate, written};
 use super::pieces::piece;
 
@@ -83,10 +83,11 @@ impl Look<'_> {
         let mut subjects: Vec<_> = pipelines.chain(consumers).collect();
         sort(&mut subjects);
         let mut told = summary(&subjects, &beside.away);
-        if beside.read_at.is_none() && has_inboxes {
+        let is_early = beside.read_at.is_none() && has_inboxes;
+        if is_early {
             told.push_str(" The consumers are not known yet.");
         }
-        let worst = in_title(&subjects);
+        let worst = in_title(&subjects, is_early || is_partial(&subjects, &beside.away));
         // A card names the database of its pipeline: an inbox in it says nothing more.
         let away_beside: Vec<OperateError> =
             beside.away.iter().filter(|error| !is_told(error, &databases_away)).cloned().collect();
@@ -201,18 +202,21 @@ fn last_hour(subjects: &[Subject<'_>], picture: &Picture) -> Markup {
     let shown: Vec<(&PipelineStatus, &Hour)> = pipelines.take(PLOTS_MAX).collect();
     html! {
         @if !shown.is_empty() {
-            h2 { "The last hour" }
-            @for of_log in by_log(&shown) {
-                section class="card" {
-                    @if let [(status, hour)] = of_log[..] {
-                        h3 { (whole(&status.pipeline)) }
-                        (plots(status, hour, true))
-                    } @else if let Some((first, hour)) = of_log.first() {
-                        h3 { "Log of " (whole(first.location.as_deref().unwrap_or_default())) }
-                        div class="plots" { (written(first, hour)) }
-                        @for (status, hour) in &of_log {
+            // The script folds it on a phone, where it would be most of the page.
+            details class="hour" id="last-hour" open {
+                summary { h2 { "The last hour" } }
+                @for of_log in by_log(&shown) {
+                    section class="card" {
+                        @if let [(status, hour)] = of_log[..] {
                             h3 { (whole(&status.pipeline)) }
-                            (plots(status, hour, false))
+                            (plots(status, hour, true))
+                        } @else if let Some((first, hour)) = of_log.first() {
+                            h3 { "Log of " (whole(first.location.as_deref().unwrap_or_default())) }
+                            div class="plots" { (written(first, hour)) }
+                            @for (status, hour) in &of_log {
+                                h3 { (whole(&status.pipeline)) }
+                                (plots(status, hour, false))
+                            }
                         }
                     }
                 }
@@ -295,7 +299,7 @@ mod tests {
         let subjects: Vec<_> = all.iter().map(|status| Subject::pipeline(status, None)).collect();
         let text = last_hour(&subjects, &picture).into_string();
         assert_eq!(text.matches(">Written to the log<").count(), 2, "{text}");
-        assert_eq!(text.matches(">Read from the log, also dead ones<").count(), 3, "{text}");
+        assert_eq!(text.matches(">Read, also dead ones<").count(), 3, "{text}");
         assert!(text.contains("Log of <span class=\"text\">db/a") && !text.contains("db/b"), "{text}");
         assert_eq!(by_log(&[(&at("a", None), &Hour::none()), (&at("b", None), &Hour::none())]).len(), 2);
     }

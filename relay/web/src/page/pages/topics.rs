@@ -1,5 +1,6 @@
 //! The lag of topics.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -16,6 +17,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe, number, whole};
 use super::super::list::{Column, Kind, column, list};
+use super::super::trouble::magnitude;
 use super::card::resume;
 use super::pieces::piece;
 
@@ -32,13 +34,10 @@ pub(crate) async fn show(
     drop(turn);
     let part = query.text("q");
     lines.retain(|line| part.is_empty() || line.topic.contains(part));
-    let oldest = |line: &LagLine| line.oldest_age_seconds.unwrap_or(-1.0);
-    lines.sort_by(|one, other| {
-        oldest(other).total_cmp(&oldest(one)).then_with(|| one.topic.cmp(&other.topic))
-    });
+    lines.sort_by(|one, other| Rank::of(one).cmp(&Rank::of(other)));
     let piece = piece(&query, &lines)?;
     let body = html! {
-        p class="lead" { "Topics with unpublished messages, longest wait first." }
+        p class="lead" { "Topics with unpublished messages, the worst first." }
         (away(&errors))
         form class="filter" method="get" action=(to("/topics")) role="search" aria-label="Filter topics" {
             label { "Part of the name" input name="q" type="search" value=(part) maxlength="255"; }
@@ -52,6 +51,51 @@ pub(crate) async fn show(
         }
     };
     Ok(Html(Frame::new(Tab::Topics, "Topics").live(&uri).page(&body)))
+}
+
+/// The worst condition of a topic's messages, in the order of the overview.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worst {
+    /// A pause keeps some.
+    Paused,
+    Dead,
+    Held,
+    Retrying,
+    /// Nothing is wrong with those that wait.
+    Waits,
+}
+
+/// The rank of a topic, smallest first: by the worst condition of its messages, then by how many
+/// are dead or wait, then by how long the oldest has waited.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Rank<'a> {
+    worst: Worst,
+    messages: Reverse<u64>,
+    seconds: Reverse<u64>,
+    topic: &'a str,
+    pipeline: &'a str,
+}
+
+impl<'a> Rank<'a> {
+    fn of(line: &'a LagLine) -> Self {
+        let parked = |state: ExceptionState| line.parked.get(&state).copied().unwrap_or_default();
+        let waiting = line.unread + parked(Held) + parked(Retrying);
+        let worst = match &line.paused {
+            Some(_) if waiting > 0 => Worst::Paused,
+            _ if parked(Dead) > 0 => Worst::Dead,
+            _ if parked(Held) > 0 => Worst::Held,
+            _ if parked(Retrying) > 0 => Worst::Retrying,
+            _ => Worst::Waits,
+        };
+        let messages = if worst == Worst::Dead { parked(Dead) } else { magnitude(waiting) };
+        Self {
+            worst,
+            messages: Reverse(messages),
+            seconds: Reverse(line.oldest_age_seconds.map_or(0, |age| age.max(0.0) as u64)),
+            topic: &line.topic,
+            pipeline: &line.pipeline,
+        }
+    }
 }
 
 const COLUMNS: [Column; 9] = [
@@ -95,7 +139,6 @@ fn row(operator: &Operator, line: &LagLine) -> Vec<Markup> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use operate::Role;
@@ -105,25 +148,53 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_paused_topic_says_so_and_offers_to_resume_it() {
-        let pause = PauseLine {
+    /// Returns a topic whose oldest message has waited for this many seconds.
+    fn line(topic: &str, unread: u64, parked: &[(ExceptionState, u64)], seconds: f64) -> LagLine {
+        LagLine {
+            pipeline: String::from("orders"),
+            topic: topic.to_owned(),
+            unread,
+            unread_is_at_least: false,
+            parked: parked.iter().copied().collect(),
+            oldest_age_seconds: Some(seconds),
+            paused: None,
+        }
+    }
+
+    fn pause() -> PauseLine {
+        PauseLine {
             pipeline: String::from("orders"),
             paused: PauseScope::Topic(String::from("refunds")),
             actor: String::from("bob"),
             reason: String::from("migration"),
             since: OffsetDateTime::UNIX_EPOCH,
             age: Duration::ZERO,
-        };
-        let mut line = LagLine {
-            pipeline: String::from("orders"),
-            topic: String::from("refunds"),
-            unread: 0,
-            unread_is_at_least: false,
-            parked: BTreeMap::from([(Held, 1)]),
-            oldest_age_seconds: Some(3.0),
-            paused: Some(pause),
-        };
+        }
+    }
+
+    /// Goal: the topic with the most dead messages is not below one that has only waited for
+    /// longer. Oracle: the order of topics in each condition, and of two in the same one.
+    #[test]
+    fn the_worst_topic_is_first() {
+        let paused = |line: LagLine| LagLine { paused: Some(pause()), ..line };
+        let mut lines = [
+            line("busy", 5_000, &[], 900.0),
+            paused(line("quiet", 0, &[(Scheduled, 3)], 800.0)),
+            line("retried", 0, &[(Retrying, 7)], 700.0),
+            line("held", 0, &[(Held, 44), (Retrying, 1)], 60.0),
+            line("longer", 0, &[(Held, 45)], 600.0),
+            line("few", 0, &[(Dead, 1), (Held, 900)], 500.0),
+            line("ship", 0, &[(Dead, 102_009)], 8.0),
+            paused(line("refunds", 2, &[], 1.0)),
+        ];
+        lines.sort_by(|one, other| Rank::of(one).cmp(&Rank::of(other)));
+        let topics: Vec<&str> = lines.iter().map(|line| line.topic.as_str()).collect();
+        assert_eq!(topics, ["refunds", "ship", "few", "longer", "held", "retried", "busy", "quiet"]);
+    }
+
+    #[test]
+    fn a_paused_topic_says_so_and_offers_to_resume_it() {
+        let mut line = LagLine { paused: Some(pause()), ..line("refunds", 0, &[(Held, 1)], 3.0) };
         let cells = |line: &LagLine, role| {
             row(&Operator::new("ann", role), line).into_iter().map(Markup::into_string).collect::<String>()
         };
