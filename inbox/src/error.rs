@@ -220,7 +220,7 @@ pub enum RedriveError {
     /// A redrive of the dead letter, or a handler of its message, is running, and its transaction
     /// locks it. Nothing was decided.
     #[error(
-        "dead letter {id} is being redriven, or its message is being handled: try again when that has ended"
+        "dead letter {id} is being requeued, or its message is being handled: try again when that has ended"
     )]
     InHand {
         /// The dead letter.
@@ -253,7 +253,7 @@ pub enum RedriveError {
     },
     /// The stored dead letter is not a message, because the delivery was malformed.
     #[error(
-        "dead letter {id} cannot be redriven: {problem}; discard it, and have the producer send a correct \
+        "dead letter {id} cannot be requeued: {problem}; discard it, and have the producer send a correct \
          message"
     )]
     NotAMessage {

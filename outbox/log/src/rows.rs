@@ -174,6 +174,7 @@ pub(crate) fn listed<DB: Dialect>(row: &Row<DB>) -> Result<ListedEntry, sqlx::Er
         payload_bytes: count(row, "payload_bytes")?,
         edited: row.get("edited")?,
         edited_at: DB::time(row, "edited_at")?,
+        died_again: row.get("died_again")?,
     })
 }
 

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::text::{cut_in_the_middle, with_short_names};
+
 /// Maximum number of characters of a signature.
 pub const SIGNATURE_CHARS_MAX: usize = 300;
 /// Number of characters of an error that form its signature. The databases group errors by these,
@@ -13,10 +15,17 @@ pub const SIGNATURE_CHARS_MAX: usize = 300;
 pub const ERROR_CHARS_MAX: usize = 300;
 /// A run of hexadecimal digits of at least this length, with a digit among them, is an id.
 const HEX_CHARS_MIN: usize = 8;
+/// Maximum number of characters of an error that is shown whole, with its names shortened.
+const SHOWN_CHARS_MAX: usize = 600;
+/// Characters that are left at the beginning and at the end of a longer one: the end has the
+/// remedy.
+const SHOWN_BEGIN_CHARS: usize = 350;
+const SHOWN_END_CHARS: usize = 200;
 /// The lengths of the parts of a UUID.
 const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
 
-/// The most frequent error of a group of messages.
+/// The error of a group of messages behind which most messages wait; of several, and where nothing
+/// waits behind any, the most frequent one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
     /// The error itself if all of them are the same, otherwise their [`signature`].
@@ -27,7 +36,10 @@ pub struct Cause {
     pub is_cut: bool,
     /// Number of messages with it.
     pub count: u64,
-    /// Whether more messages may have it: only a sample was read.
+    /// Number of held messages that wait behind these; 0 also where that was not asked, because
+    /// all messages have this error.
+    pub behind: u64,
+    /// Whether both numbers may be larger: only a sample was read.
     pub is_at_least: bool,
     /// Number of other signatures among the messages.
     pub others: usize,
@@ -38,6 +50,19 @@ impl Cause {
     /// counts that are lower bounds.
     #[must_use]
     pub fn of(errors: impl IntoIterator<Item = (String, u64)>, is_sample: bool) -> Option<Self> {
+        Self::before(errors, &BTreeMap::new(), is_sample)
+    }
+
+    /// Returns the error of counted errors behind which most messages wait, by the number behind
+    /// each [`signature`], and of several the most frequent one; `None` without any. `is_sample`
+    /// marks counts that are lower bounds.
+    #[must_use]
+    pub(crate) fn before(
+        errors: impl IntoIterator<Item = (String, u64)>,
+        behind: &BTreeMap<String, u64>,
+        is_sample: bool,
+    ) -> Option<Self> {
+        let waiting = |signature: &String| behind.get(signature).copied().unwrap_or_default();
         let mut groups: BTreeMap<String, Group> = BTreeMap::new();
         for (error, count) in errors {
             let group = groups.entry(signature(&error)).or_insert_with(|| Group::of(&error));
@@ -48,25 +73,39 @@ impl Cause {
         }
         let others = groups.len().saturating_sub(1);
         // The first of equal ones, so that the answer does not change from call to call.
-        let (signature, group) = groups.into_iter().rev().max_by_key(|(_, group)| group.count)?;
+        let rank = |(signature, group): &(String, Group)| (waiting(signature), group.count);
+        let (signature, group) = groups.into_iter().rev().max_by_key(rank)?;
         let (count, is_cut, example) = (group.count, group.is_cut, group.example);
+        let behind = waiting(&signature);
         let text = if group.is_one { example.clone() } else { signature };
-        Some(Self { text, example, is_cut, count, is_at_least: is_sample, others })
+        Some(Self { text, example, is_cut, count, behind, is_at_least: is_sample, others })
     }
 
-    /// Returns the text for people, with a mark if its end is missing.
+    /// Replaces the beginning of the error by the whole one: its end has the reason and the remedy.
+    /// `whole` has the same [`signature`]. The signature in [`Cause::text`] stays as it is.
+    #[must_use]
+    pub(crate) fn with_whole(self, whole: &str) -> Self {
+        let is_one = self.text == self.example;
+        let text = if is_one { whole.to_owned() } else { self.text };
+        Self { text, example: whole.to_owned(), is_cut: false, ..self }
+    }
+
+    /// Returns the text for people, with a mark if its end is missing. Names of more than 60
+    /// characters are cut in their middle, and so is a text that is very long nevertheless.
     #[must_use]
     pub fn shown(&self) -> String {
         self.marked(&self.text)
     }
 
-    /// Returns one of the errors for people, with a mark if its end is missing.
+    /// Returns one of the errors for people, in the same form.
     #[must_use]
     pub fn shown_example(&self) -> String {
         self.marked(&self.example)
     }
 
     fn marked(&self, text: &str) -> String {
+        let text = with_short_names(text);
+        let text = cut_in_the_middle(&text, SHOWN_CHARS_MAX, SHOWN_BEGIN_CHARS, SHOWN_END_CHARS);
         format!("{text}{}", if self.is_cut { "…" } else { "" })
     }
 }
@@ -252,5 +291,36 @@ mod tests {
         let long = ("x".repeat(ERROR_CHARS_MAX), 1);
         assert!(Cause::of([long], false).unwrap().shown().ends_with("x…"));
         assert_eq!(Cause::of([], false), None);
+    }
+
+    /// Goal: the error that stops the others is named, however few messages have it. Oracle: the
+    /// cause of two that are refused for themselves, and of one that 665 wait for.
+    #[test]
+    fn the_cause_is_the_one_that_most_messages_wait_for() {
+        let errors = [("status 422 for message 7", 1), ("status 422 for message 8", 1), ("status 503", 1)];
+        let counted = || errors.map(|(error, count)| (error.to_owned(), count));
+        let behind = [("status 503", 665), ("status 422 for message 9", 2)];
+        let behind = behind.map(|(error, count)| (signature(error), count)).into();
+        let cause = Cause::before(counted(), &behind, false).unwrap();
+        assert_eq!((cause.text.as_str(), cause.count, cause.behind, cause.others), ("status 503", 1, 665, 1));
+        let cause = Cause::of(counted(), false).unwrap();
+        assert_eq!((cause.text.as_str(), cause.count, cause.behind), ("status # for message #", 2, 0));
+    }
+
+    /// Goal: no name and no length of an error hides its remedy. Oracle: the shown texts of errors
+    /// of which the database has returned the beginning.
+    #[test]
+    fn a_whole_error_shows_its_remedy() {
+        let whole = format!("topic \"{}\" is missing: create it, or correct its name", "t".repeat(260));
+        let whole = format!("{whole}; message 7 {}came from there", "and another ".repeat(90));
+        let cut: String = whole.chars().take(ERROR_CHARS_MAX).collect();
+        let cut = Cause::of([(cut, 3)], false).unwrap();
+        let before = signature(&cut.text);
+        assert!(cut.is_cut && !cut.shown().contains("correct its name"), "{}", cut.shown());
+        let cause = cut.with_whole(&whole);
+        let shown = cause.shown();
+        assert!(shown.contains("t…t") && shown.contains("create it, or correct its name; "), "{shown}");
+        assert!(shown.ends_with("came from there") && shown.chars().count() < SHOWN_CHARS_MAX, "{shown}");
+        assert_eq!(signature(&cause.text), before, "the filter of its messages is the same");
     }
 }

@@ -11,6 +11,8 @@ use migrations::{MigrateError, SqlErrorKind};
 use outbox_log::LogError;
 use outbox_log::admin::DecideError;
 
+use crate::outage;
+
 /// The kind of remedy that an [`OperateError`] has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +98,12 @@ impl OperateError {
         Self { message: format!("{subject}: {}", self.message), ..self }
     }
 
+    /// Rewrites the text.
+    #[must_use]
+    pub(crate) fn told_as(self, told: impl FnOnce(&str) -> String) -> Self {
+        Self { message: told(&self.message), ..self }
+    }
+
     /// Puts the database before the text of an error that may be temporary, and adds the remedy.
     pub(crate) fn of_place(self, place: impl Display) -> Self {
         if self.kind != OperateErrorKind::Unavailable {
@@ -107,8 +115,12 @@ impl OperateError {
             "nothing was changed: try again once this database answers"
         };
         let help = self.help.clone().unwrap_or_else(|| help.to_owned());
-        let location = Some(place.to_string());
-        Self { location, ..self.about(place).with_help(help) }
+        let place = place.to_string();
+        let told = match outage::with_place(&self.message, &place) {
+            Some(message) => Self { message, ..self },
+            None => self.about(&place),
+        };
+        Self { location: Some(place), ..told.with_help(help) }
     }
 
     /// Returns the location of the database that does not answer, if the error is about one.
@@ -157,13 +169,21 @@ impl OperateError {
     }
 
     pub(crate) fn by_fault(fault: Fault, message: impl Display) -> Self {
-        Self::new(kind_of(fault), message)
+        Self::of_kind(kind_of(fault), &message.to_string())
     }
 
     /// Creates an error for a failed statement. A missing right is recognised by its SQLSTATE.
     pub(crate) fn of_statement(fault: Fault, error: &(dyn Error + 'static)) -> Self {
         let kind = if is_denied(error) { OperateErrorKind::NotGranted } else { kind_of(fault) };
-        Self::new(kind, error_text::chain(error))
+        Self::of_kind(kind, &error_text::chain(error))
+    }
+
+    /// Creates an error with the words of an outage, if it is one.
+    fn of_kind(kind: OperateErrorKind, text: &str) -> Self {
+        match kind {
+            OperateErrorKind::Unavailable => Self::new(kind, outage::told(text)),
+            kind => Self::new(kind, text),
+        }
     }
 }
 
@@ -308,6 +328,25 @@ mod tests {
         ] {
             let text = error.to_string();
             assert_eq!(OperateError::of_schema(error).kind(), kind, "{text}");
+        }
+    }
+
+    /// Goal: a database that does not answer has one sentence, with its place if that is known.
+    /// Oracle: the errors of a log and of a store that could not connect.
+    #[test]
+    fn a_database_that_does_not_answer_is_told_in_one_way() {
+        let refused = || sqlx::Error::Io(std::io::ErrorKind::ConnectionRefused.into());
+        let log = OperateError::from(LogError::from(MigrateError::Database {
+            what: String::from("read its versions"),
+            source: Box::new(refused()),
+        }));
+        let store = OperateError::from(StoreError::during("list decisions")(refused()));
+        for error in [log, store] {
+            assert_eq!(error.kind(), OperateErrorKind::Unavailable, "{error}");
+            assert_eq!(error.to_string(), "the database does not answer: connection refused");
+            let placed = error.of_place("db:5432/shop");
+            assert_eq!(placed.location(), Some("db:5432/shop"));
+            assert_eq!(placed.to_string(), "the database db:5432/shop does not answer: connection refused");
         }
     }
 

@@ -9,6 +9,7 @@ use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
 use time::OffsetDateTime;
 
+use super::cause::signature;
 use super::dead::DeadMessage;
 use super::error::OperateError;
 use super::message_state::MessageState;
@@ -110,16 +111,16 @@ pub async fn held(places: &Places, operator: &Operator) -> Result<Held, OperateE
 
 /// The first waiting messages of an outbox.
 #[derive(Default)]
-struct Waiting {
-    messages: Vec<DeadMessage>,
-    pauses: Vec<PauseLine>,
+pub(crate) struct Waiting {
+    pub(crate) messages: Vec<DeadMessage>,
+    pub(crate) pauses: Vec<PauseLine>,
     /// Whether a key waits for its dead messages.
-    dead_policy: DeadPolicy,
-    more: bool,
+    pub(crate) dead_policy: DeadPolicy,
+    pub(crate) more: bool,
     /// Whether dead or retrying messages, which stop keys and topics, are missing.
-    more_holders: bool,
+    pub(crate) more_holders: bool,
     /// The reason why a state and those after it are missing.
-    away: Option<OperateError>,
+    pub(crate) away: Option<OperateError>,
 }
 
 impl Waiting {
@@ -165,6 +166,26 @@ impl Waiting {
 fn share(outboxes: usize) -> u32 {
     let outboxes = u32::try_from(outboxes.max(1)).unwrap_or(u32::MAX);
     (LOOKED_AT_MAX / outboxes).max(1)
+}
+
+/// Returns the number of held messages behind each error of the messages that stop them, by the
+/// error's signature. Messages that a pause keeps, and those whose stop was not examined, wait for
+/// no error here.
+pub(crate) fn behind_errors(waiting: Waiting) -> BTreeMap<String, u64> {
+    let mut behind: BTreeMap<String, u64> = BTreeMap::new();
+    for line in by_key("", waiting) {
+        let is_held = line.state == MessageState::Held;
+        let error = match line.stopped_by {
+            Some(Stop::Topic(topic)) => topic.error,
+            Some(Stop::Pause(_) | Stop::NotExamined) => None,
+            None => line.error.filter(|_| !is_held),
+        };
+        let held = line.behind + u64::from(is_held);
+        if let Some(error) = error.filter(|_| held > 0) {
+            *behind.entry(signature(&error)).or_default() += held;
+        }
+    }
+    behind
 }
 
 /// Returns one line for each key: its first message, and the number of those behind it. Messages
@@ -346,6 +367,38 @@ mod tests {
         );
         let several = vec![retried(7), retried(5), retried(6), of(9, MessageState::Held)];
         assert_eq!(stops(waiting(several))["9"], stop(5, 2), "any of them may be the one");
+    }
+
+    /// Goal: the error that stops most messages is found, whether it stops a key or a topic.
+    /// Oracle: the numbers behind a refused message of a key, and behind one that stops a topic.
+    #[test]
+    fn held_messages_are_counted_behind_the_error_that_stops_them() {
+        const REFUSED: &str = "it refused the message: status 422";
+        const AWAY: &str = "it accepts no messages now: status 503";
+        let failed = |id, cause: &str, error: &str| DeadMessage {
+            cause: Some(cause.to_owned()),
+            error: Some(error.to_owned()),
+            ..of(id, MessageState::Retrying)
+        };
+        let held = |id, key: &str| DeadMessage { key: Some(key.to_owned()), ..of(id, MessageState::Held) };
+        let messages = || {
+            let mut messages = vec![failed(1, "message", REFUSED), failed(2, "broker", AWAY)];
+            messages.push(held(3, "key 1"));
+            messages.extend((10..15).map(|id| of(id, MessageState::Held)));
+            messages
+        };
+        let behind = behind_errors(waiting(messages()));
+        assert_eq!(behind, BTreeMap::from([(signature(REFUSED), 1), (signature(AWAY), 5)]));
+        let pause = PauseLine {
+            pipeline: String::from("orders"),
+            paused: PauseScope::Key(String::from("key 10")),
+            actor: String::from("bob"),
+            reason: String::from("migration"),
+            since: OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
+        };
+        let behind = behind_errors(Waiting { pauses: vec![pause], ..waiting(messages()) });
+        assert_eq!(behind[&signature(AWAY)], 4, "one waits for the pause");
     }
 
     #[test]

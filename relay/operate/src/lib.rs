@@ -43,6 +43,7 @@
 //! | `turns` | [`in_turns`]: looks at many databases, a few at a time |
 //! | [`units`] | durations and sizes as people write them |
 //! | [`seconds`], [`text`], [`redact`] | times, text from outside and URLs, as they are shown |
+//! | [`outage`] | the words about a database that does not answer |
 //! | `error` | [`OperateError`]: the reason of a failure, and what to do next |
 
 #![cfg_attr(
@@ -68,6 +69,7 @@ mod message_state;
 mod named_tables;
 mod note;
 mod operator;
+pub mod outage;
 pub(crate) mod pace;
 pub mod pause;
 pub mod payload;

@@ -16,6 +16,7 @@ use super::error::{OperateError, OperateErrorKind};
 use super::operator::{Operator, Role, Signed};
 use super::places::{OutboxPlace, Places};
 use super::seconds;
+use super::text::with_short_names;
 use super::turns::in_turns;
 
 /// The words behind the scope of a pause, in its sentence.
@@ -61,10 +62,12 @@ impl PauseLine {
         }
     }
 
-    /// Returns what is paused, by whom and why, in one sentence.
+    /// Returns what is paused, by whom and why, in one sentence. A very long name is cut in its
+    /// middle.
     #[must_use]
     pub fn told(&self) -> String {
-        format!("{}{PAUSED_BY}{}: {}", self.paused, self.actor, self.reason)
+        let paused = with_short_names(&self.paused.to_string());
+        format!("{paused}{PAUSED_BY}{}: {}", self.actor, self.reason)
     }
 }
 

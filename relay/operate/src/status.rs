@@ -2,6 +2,7 @@
 //! holds rows back.
 
 mod blocker;
+mod causes;
 mod state;
 mod symptom;
 mod waits;
@@ -11,9 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, try_join};
 use message::Fault;
-use outbox_log::admin::{
-    self, Blocker, COUNTED_MAX, CountedError, ERRORS_LOOKED_AT, ParkedCount, Picture, Process, RelayStatus,
-};
+use outbox_log::admin::{self, Blocker, COUNTED_MAX, ParkedCount, Picture, Process, RelayStatus};
 use outbox_log::retention::{self, HeldBack, Segment};
 use outbox_log::{BrokerTrouble, ExceptionState, LogError, PauseScope};
 use serde::Serialize;
@@ -28,6 +27,7 @@ use super::tables::Tables;
 use super::turns::in_turns;
 use crate::settings::PipelineConfig;
 
+pub use blocker::statement_that_ends;
 pub use state::PipelineState;
 pub use symptom::Symptom;
 pub use waits::{Count, Wait};
@@ -92,7 +92,8 @@ pub struct PipelineStatus {
     pub exceptions_are_at_least: bool,
     /// The time since the first message of each state was parked, for states with messages.
     pub exceptions_age_seconds: BTreeMap<ExceptionState, f64>,
-    /// The most frequent error of the messages of a state, for states in which messages have one.
+    /// The error of the messages of a state behind which most messages wait, for states in which
+    /// messages have one.
     #[serde(skip)]
     pub causes: BTreeMap<ExceptionState, Cause>,
     /// The pauses in force, with author and reason.
@@ -235,18 +236,19 @@ async fn look_once(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
             Some(_) => None,
             None => unknown(&admin.relays().await?),
         };
-        Ok::<_, OperateError>((picture, problem, segments))
+        let pauses = picture.pauses.iter().cloned();
+        let paused: Vec<PauseLine> = pauses.map(|pause| PauseLine::of(&pipeline.name, pause)).collect();
+        let causes = causes::causes(admin.as_ref(), pipeline, &picture, &paused).await;
+        Ok::<_, OperateError>(Found { picture, problem, segments, paused, causes })
     };
     let is_transactional = pipeline.broker.is_transactional();
     // Without a URL that can be read, its text could have a secret anywhere.
     let tables = Tables::of(&pipeline.database).ok().filter(|tables| tables.dialect().is_ok());
     let location = tables.map(|tables| tables.location());
     match asked.await {
-        Ok((picture, problem, segments)) => {
-            let Picture { relay, blocker, pauses, errors, processes } = picture;
-            let paused = pauses.into_iter().map(|pause| PauseLine::of(&pipeline.name, pause)).collect();
+        Ok(Found { picture, problem, segments, paused, causes }) => {
+            let Picture { relay, blocker, processes, .. } = picture;
             let status = PipelineStatus::of(name, relay, blocker).with(&segments);
-            let causes = causes(&errors, &status.exceptions);
             let lease_ttl = Some(pipeline.settings.lease_ttl);
             PipelineStatus {
                 is_transactional,
@@ -259,32 +261,28 @@ async fn look_once(pipeline: &PipelineConfig, depth: Depth) -> PipelineStatus {
                 ..status
             }
         }
-        Err(error) => PipelineStatus {
-            state: PipelineState::Unknown,
-            is_transactional,
-            problem: Some(error.to_string()),
-            location,
-            error: Some(error),
-            ..PipelineStatus::of(name, None, None)
-        },
+        Err(error) => {
+            let error = error.told_as(|text| pipeline.database.named(text));
+            PipelineStatus {
+                state: PipelineState::Unknown,
+                is_transactional,
+                problem: Some(error.to_string()),
+                location,
+                error: Some(error),
+                ..PipelineStatus::of(name, None, None)
+            }
+        }
     }
 }
 
-/// Returns the most frequent error of each state. It comes from a sample if more messages are in
-/// the state than were examined.
-fn causes(
-    errors: &[CountedError],
-    exceptions: &BTreeMap<ExceptionState, u64>,
-) -> BTreeMap<ExceptionState, Cause> {
-    let looked_at = 2 * u64::from(ERRORS_LOOKED_AT);
-    let states = [ExceptionState::Dead, ExceptionState::Retrying];
-    let causes = states.into_iter().filter_map(|state| {
-        let of_state = errors.iter().filter(|counted| counted.state == state);
-        let counted = of_state.map(|counted| (counted.error.clone(), counted.count));
-        let is_sample = exceptions.get(&state).is_some_and(|count| *count > looked_at);
-        Some((state, Cause::of(counted, is_sample)?))
-    });
-    causes.collect()
+/// The answers of a pipeline's database.
+struct Found {
+    picture: Picture,
+    /// A probable error in the name of the pipeline.
+    problem: Option<String>,
+    segments: Vec<Segment>,
+    paused: Vec<PauseLine>,
+    causes: BTreeMap<ExceptionState, Cause>,
 }
 
 /// Returns the problem of a name under which no relay has led, if others have led: it may be

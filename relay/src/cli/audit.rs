@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use clap::Args;
-use operate::audit::{self, ACTIONS, AuditFilter, AuditLine, AuditQuery, Audited};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use operate::audit::{self, ACTIONS, AuditFilter, AuditLine, AuditQuery, Audited, REDRIVE};
 use operate::export::{AuditExport, ExportFormat};
 use operate::replay::Moment;
 use operate::{NamedTables, Places, seconds};
@@ -27,8 +28,8 @@ pub struct Audit {
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
 
-    /// Only this action: requeue, redrive, discard, edit, pause, resume, replay, payload, …
-    #[arg(long, value_name = "ACTION", value_parser = ACTIONS)]
+    /// Only this action: requeue, discard, edit, pause, resume, replay, payload, …
+    #[arg(long, value_name = "ACTION", value_parser = actions())]
     action: Option<String>,
 
     /// Only decisions about messages of this topic, or about the topic. Messages are found as long
@@ -56,6 +57,13 @@ pub struct Audit {
 
     #[command(flatten)]
     export: Export,
+}
+
+/// Returns the actions to choose from. The former word for the requeue of a dead letter is still
+/// accepted.
+fn actions() -> PossibleValuesParser {
+    let shown = ACTIONS.into_iter().map(PossibleValue::new);
+    PossibleValuesParser::new(shown.chain([PossibleValue::new(REDRIVE).hide(true)]))
 }
 
 impl Audit {
@@ -123,7 +131,7 @@ fn table(lines: &[AuditLine]) -> String {
             line.actor.clone(),
             line.action.clone(),
             line.source.to_string(),
-            line.owner.clone(),
+            line.owned(),
             or_dash(line.subject()),
             or_dash(line.outcome.as_ref()),
             or_dash(line.selection.as_ref()),
@@ -134,4 +142,20 @@ fn table(lines: &[AuditLine]) -> String {
         .optional(&["source", "selection", "of", "outcome"])
         .cut("note")
         .shown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::help;
+
+    #[test]
+    fn the_former_word_for_a_requeue_is_accepted_and_not_offered() {
+        let mut command = help::command();
+        let read = |line: &str| help::command().try_get_matches_from(line.split(' '));
+        assert!(read("relay audit --action redrive").is_ok() && read("relay audit --action requeue").is_ok());
+        assert!(read("relay audit --action reqeue").is_err());
+        command.build();
+        let help = command.find_subcommand_mut("audit").unwrap().render_long_help().to_string();
+        assert!(help.contains("requeue") && !help.contains("redrive"), "{help}");
+    }
 }

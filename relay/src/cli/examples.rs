@@ -183,6 +183,14 @@ pub(super) const ALL: &[Examples] = &[
         ],
     ),
     (
+        "dead decision",
+        [
+            "relay dead decision 01a22d34-7c1f-7abc-8184-ba681445d351",
+            "relay dead decision 01a22d34-7c1f-7abc-8184-ba681445d351 --pipeline orders",
+            "relay dead decision 01a22d34-7c1f-7abc-8184-ba681445d351 --output json | jq '.standing'",
+        ],
+    ),
+    (
         "audit",
         [
             "relay audit",

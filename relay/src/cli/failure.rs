@@ -7,7 +7,7 @@ use brokers::InvalidSetting;
 use message::Fault;
 use miette::{Diagnostic, MietteHandler, MietteHandlerOpts, Report, ReportHandler};
 use migrations::{MigrateError, SchemaError};
-use operate::{OperateError, OperateErrorKind};
+use operate::{OperateError, OperateErrorKind, outage};
 use outbox_log::LogError;
 
 use super::exit::Exit;
@@ -137,7 +137,7 @@ impl From<InvalidSetting> for Failure {
 impl From<LogError> for Failure {
     /// Converts an error of the log, whose text already contains that of the client library.
     fn from(error: LogError) -> Self {
-        Self::new(exit_of(error.fault()), error)
+        Self::new(exit_of(error.fault()), outage::told(&error.to_string()))
     }
 }
 

@@ -61,7 +61,8 @@ fn text(lines: &[LagLine]) -> String {
         ]
     });
     let headers = ["pipeline", "topic", "unread", "held", "retrying", "scheduled", "dead", "oldest"];
-    let table = Table::new(headers, rows).optional(&["scheduled", "retrying", "oldest"]).shown();
+    let table = Table::new(headers, rows).optional(&["scheduled", "retrying", "oldest"]);
+    let table = table.short_names(&["topic"]).shown();
     // A pause of a whole pipeline is one line.
     let mut paused: Vec<&PauseLine> = lines.iter().filter_map(|line| line.paused.as_ref()).collect();
     paused.dedup();

@@ -38,6 +38,7 @@
 //! | `help`, `examples` | the help of each command, with examples |
 //! | `hint` | suggested commands that can be pasted |
 //! | `visible` | refusal of passwords in arguments |
+//! | `misread` | command lines that cannot be read |
 //! | `export` | `--export`: the whole of a list as CSV or JSON |
 //! | `places` | outboxes and inboxes that a command searches |
 //! | `operator` | the operator of commands that only read |
@@ -76,6 +77,7 @@ mod lag;
 mod log;
 mod man;
 mod migrate;
+mod misread;
 mod observe;
 mod once;
 mod operator;
@@ -284,14 +286,20 @@ impl Cli {
     /// and ends the process.
     ///
     /// # Errors
-    /// [`Failure`] for a password in an argument.
+    /// [`Failure`] for a password in an argument, and for options that exclude each other.
     pub fn of_process() -> Result<Self, Failure> {
         Self::read(std::env::args_os())
     }
 
     fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, Failure> {
         let mut command = help::command();
-        let matches = command.try_get_matches_from_mut(words).unwrap_or_else(|error| error.exit());
+        let matches = match command.try_get_matches_from_mut(words) {
+            Ok(matches) => matches,
+            Err(error) => match misread::conflict(&error) {
+                Some(refusal) => return Err(refusal),
+                None => misread::with_the_closest(error).exit(),
+            },
+        };
         visible::refuse_passwords(&command, &matches)?;
         Ok(Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
     }

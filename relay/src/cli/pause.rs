@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{ArgGroup, Args};
 use message::{OrderingKey, Topic};
+use operate::pause::PauseLine;
 use operate::{Places, pause};
 use outbox_log::PauseScope;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::hint;
+use super::operator::viewer;
 use super::output::{Format, one_line};
 use super::signature::Signature;
 use crate::near::nearest;
@@ -68,8 +70,12 @@ impl Pause {
         let places = Places::new().outbox(&pipeline);
         if action == "paused" {
             pause::pause(&places, &signed, &scope).await?;
-        } else {
-            pause::resume(&places, &signed, &scope, None).await?;
+        } else if let Err(error) = pause::resume(&places, &signed, &scope, None).await {
+            let in_force = pause::pauses(&places, &viewer()).await.unwrap_or_default();
+            if let Some(command) = meant_to_resume(pipeline.name.as_str(), &scope, &in_force) {
+                note!("its name has characters that are shown as escapes: {command}");
+            }
+            return Err(error.into());
         }
         let done = Done {
             action,
@@ -93,9 +99,7 @@ impl Pause {
                     let scope = one_line(&scope.to_string());
                     note!("the outbox has no message of {scope}: {meant}? It is paused anyway");
                 }
-                if let Some(command) = resume_command(&done.pipeline, &scope) {
-                    note!("it stays paused until `{command}`");
-                }
+                note!("it stays paused until `{}`", resume_command(&done.pipeline, &scope));
             }
             _ => note!("takes effect within a second"),
         }
@@ -120,14 +124,9 @@ async fn meant(places: &Places, scope: &PauseScope) -> String {
     )
 }
 
-/// Returns the command that ends a pause; `None` if its name cannot be typed.
-pub(super) fn resume_command(pipeline: &str, paused: &PauseScope) -> Option<String> {
-    // A command with escaped characters would name something else.
-    if let PauseScope::Topic(name) | PauseScope::Key(name) = paused
-        && one_line(name) != *name
-    {
-        return None;
-    }
+/// Returns the command that ends a pause. A name with characters that are escaped where it is shown
+/// is spelled for the shell: as it is shown, it would be another name.
+pub(super) fn resume_command(pipeline: &str, paused: &PauseScope) -> String {
     // A key that begins with a dash must be in one word with its option.
     let dashed;
     let scope = match paused {
@@ -140,5 +139,51 @@ pub(super) fn resume_command(pipeline: &str, paused: &PauseScope) -> Option<Stri
         PauseScope::Pipeline => vec!["--all"],
     };
     let words = [&["resume"][..], &scope[..], &["--pipeline", pipeline, "--note", "WHY"]].concat();
-    Some(hint::command(&words))
+    hint::command(&words)
+}
+
+/// Returns the command that ends the pause of the scope that looks like this one: it was copied as
+/// it is shown, with the escapes of characters that a terminal does not show.
+fn meant_to_resume(pipeline: &str, asked: &PauseScope, in_force: &[PauseLine]) -> Option<String> {
+    let shown = |scope: &PauseScope| one_line(&scope.to_string());
+    let looks_alike = |pause: &&PauseLine| pause.paused != *asked && shown(&pause.paused) == shown(asked);
+    let pause = in_force.iter().find(looks_alike)?;
+    Some(resume_command(pipeline, &pause.paused))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    /// Goal: a key with characters that are not shown can be resumed in the terminal: from the
+    /// printed command, and after its shown spelling was pasted. Oracle: the key that bash passes
+    /// on.
+    #[test]
+    fn a_key_that_cannot_be_shown_can_be_resumed() {
+        let key = "order-\u{202e}gnp.exe\u{202c}-\u{5e9}\u{7}it's \\ `x`";
+        let hidden = PauseScope::Key(key.to_owned());
+        let command = resume_command("orders", &hidden);
+        let script = format!("relay() {{ printf %s \"$3\"; }}; {command}");
+        let ran = std::process::Command::new("bash").args(["-c", &script]).env("LC_ALL", "C").output();
+        assert_eq!(ran.unwrap().stdout, key.as_bytes(), "{command}");
+        assert_eq!(one_line(&command), command, "printing does not change it");
+
+        let pause = |paused| PauseLine {
+            pipeline: String::from("orders"),
+            paused,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since: OffsetDateTime::UNIX_EPOCH,
+            age: Duration::ZERO,
+        };
+        let in_force = [pause(PauseScope::Pipeline), pause(hidden)];
+        let as_shown = PauseScope::Key(one_line(key));
+        assert_eq!(meant_to_resume("orders", &as_shown, &in_force), Some(command));
+        let other = PauseScope::Key(String::from("order-7"));
+        assert_eq!(meant_to_resume("orders", &other, &in_force), None);
+    }
 }

@@ -1,12 +1,14 @@
 //! `relay status`: the leader, waiting and parked messages, and why they wait.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use operate::cause::Cause;
-use operate::status::{PipelineStatus, Symptom, Wait, status};
+use operate::status::{PipelineStatus, Symptom, Wait, statement_that_ends, status};
 use operate::units::Time;
 
 use super::config::ConfigFile;
@@ -41,8 +43,10 @@ impl Status {
             return Ok(worst(&shown));
         };
         let mut ended = pin!(tokio::signal::ctrl_c());
+        let mut outages = Outages::default();
         loop {
-            let shown = self.look().await?;
+            let mut shown = self.look().await?;
+            outages.watch(&mut shown);
             if format == Format::Table && std::io::stdout().is_terminal() {
                 output::print(CLEARED)?;
             }
@@ -68,34 +72,67 @@ impl Status {
     }
 }
 
+/// Since when each pipeline's database has not answered, as far as the command has watched it.
+#[derive(Default)]
+struct Outages(BTreeMap<String, Instant>);
+
+impl Outages {
+    /// Notes which databases do not answer, and since when.
+    fn watch(&mut self, shown: &mut [PipelineStatus]) {
+        for status in shown {
+            if !status.is_away() {
+                self.0.remove(&status.pipeline);
+                continue;
+            }
+            match self.0.get(&status.pipeline) {
+                Some(since) => status.away_for = Some(since.elapsed()),
+                None => _ = self.0.insert(status.pipeline.clone(), Instant::now()),
+            }
+        }
+    }
+}
+
 /// Clears the screen and moves to its top.
 const CLEARED: &str = "\u{1b}[2J\u{1b}[H";
 
 /// Minimum pause between two queries: each opens its own connections.
 const WATCH_MIN: Duration = Duration::from_millis(200);
 
-/// Prints the status. Returns whether standard output has a reader.
+/// Prints the status, after what hides a part of it. Returns whether standard output has a reader.
 fn show(shown: &[PipelineStatus], format: Format) -> Result<bool, Failure> {
-    let has_reader = format.print_more(&shown, |shown| text(shown, terminal_width()))?;
-    for problem in problems(shown) {
-        note!("{}", sentence(&problem, terminal_width()));
+    for Problem { text, command } in problems(shown) {
+        note!("{}", sentence(&text, terminal_width()));
+        if let Some(command) = command {
+            note!("  {command}");
+        }
     }
-    Ok(has_reader)
+    format.print_more(&shown, |shown| text(shown, terminal_width()))
 }
 
 fn worst(shown: &[PipelineStatus]) -> Exit {
     shown.iter().map(exit).max().unwrap_or(Exit::Success)
 }
 
-/// Returns the errors of this command: databases that do not answer, and names that may be wrong.
-fn problems(shown: &[PipelineStatus]) -> Vec<String> {
+/// An error of this command, and the command that shows more about it.
+#[derive(Debug, PartialEq, Eq)]
+struct Problem {
+    text: String,
+    command: Option<String>,
+}
+
+/// Returns the errors of this command: databases that do not answer, and then names that may be
+/// wrong.
+fn problems(shown: &[PipelineStatus]) -> Vec<Problem> {
     let problem = |shown: &PipelineStatus| {
         let waits = shown.waits();
         let away = waits.iter().find(|wait| wait.symptom == Symptom::DatabaseAway);
         let text = away.map(Wait::told).or_else(|| shown.problem.clone())?;
-        Some(format!("{}: {text}", shown.pipeline))
+        let command = away.and_then(|wait| next(&shown.pipeline, wait));
+        Some(Problem { text: format!("{}: {text}", shown.pipeline), command })
     };
-    shown.iter().filter_map(problem).collect()
+    let mut problems: Vec<Problem> = shown.iter().filter_map(problem).collect();
+    problems.sort_by_key(|problem| problem.command.is_none());
+    problems
 }
 
 /// Returns the exit code, by the rule of the page's summary. Messages in flight or scheduled for
@@ -116,14 +153,37 @@ fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
     std::iter::once(table(&sorted).drawn(width)).chain(reasons).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns 0 for a pipeline that needs an operator, 1 for one whose problem may be temporary, and 2
-/// for one without a problem.
-fn urgency(shown: &PipelineStatus) -> u8 {
-    let waits = shown.waits();
-    if waits.iter().any(Wait::needs_operator) {
-        return 0;
+/// The place of a pipeline in the table, smallest first.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Urgency {
+    /// Whether nothing is wrong.
+    is_fine: bool,
+    /// Whether what is wrong may be temporary.
+    passes: bool,
+    /// The worst condition.
+    symptom: Option<Symptom>,
+    /// The number of its messages, or of all that wait.
+    messages: Reverse<u64>,
+    /// Its duration in whole minutes: shorter differences are no order.
+    minutes: Reverse<u64>,
+}
+
+/// Returns how urgent a pipeline is: first those that need an operator, by their worst condition,
+/// its messages and its duration.
+fn urgency(shown: &PipelineStatus) -> Urgency {
+    let mut waits = shown.waits();
+    waits.sort_by_key(|wait| (!wait.needs_operator(), wait.symptom));
+    let worst = waits.first();
+    let of_all = shown.oldest_pending_id.and(shown.backlog_entries_max);
+    let messages = worst.and_then(|wait| wait.count.map(|count| count.number).or(of_all));
+    let lasts = worst.and_then(|wait| wait.lasts).unwrap_or_default();
+    Urgency {
+        is_fine: worst.is_none(),
+        passes: worst.is_none_or(|wait| !wait.needs_operator()),
+        symptom: worst.map(|wait| wait.symptom),
+        messages: Reverse(messages.unwrap_or_default()),
+        minutes: Reverse(lasts.as_secs() / 60),
     }
-    if waits.is_empty() { 2 } else { 1 }
 }
 
 const HEADERS: [&str; 10] =
@@ -180,23 +240,32 @@ fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
         lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
         lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         let command = match wait.symptom {
-            Symptom::Paused => pauses.next().and_then(|pause| resume_command(&shown.pipeline, &pause.paused)),
+            Symptom::Paused => pauses.next().map(|pause| resume_command(&shown.pipeline, &pause.paused)),
             _ => next(&shown.pipeline, wait),
         };
         lines.extend(command.map(|command| format!("  {command}")));
+        if wait.symptom == Symptom::RowsHeldBack {
+            let statement = shown.held_back_by.as_ref().and_then(statement_that_ends);
+            lines.extend(statement.map(|it| format!("  as a last resort, which rolls its work back: {it}")));
+        }
     }
     lines
 }
 
-/// Returns the most frequent error of messages: an example with its numbers where only these
-/// differ.
+/// Returns the error of messages behind which most messages wait: an example with its numbers where
+/// only these differ.
 fn why(cause: &Cause) -> String {
     let least = if cause.is_at_least { "≥ " } else { "" };
-    let others = match cause.others {
-        0 if cause.is_at_least => format!(" ({least}{} of them)", cause.count),
+    let before = match cause.behind {
         0 => String::new(),
-        1 => format!(" ({least}{} of them, and 1 other error)", cause.count),
-        others => format!(" ({least}{} of them, and {others} other errors)", cause.count),
+        1 => format!(", {least}1 waits behind it"),
+        behind => format!(", {least}{behind} wait behind it"),
+    };
+    let others = match cause.others {
+        0 if cause.is_at_least => format!(" ({least}{} of them{before})", cause.count),
+        0 => String::new(),
+        1 => format!(" ({least}{} of them{before}, and 1 other error)", cause.count),
+        others => format!(" ({least}{} of them{before}, and {others} other errors)", cause.count),
     };
     if cause.text == cause.example {
         return format!("why: {}{others}", cause.shown());
@@ -211,7 +280,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
         Symptom::Held => &["dead", "list", "--state", "held"],
         Symptom::Retrying => &["dead", "list", "--state", "retrying"],
         Symptom::RowsHeldBack | Symptom::NoLeader => &["doctor", "--problems"],
-        Symptom::BrokerRefuses | Symptom::Behind => &["check"],
+        Symptom::DatabaseAway | Symptom::BrokerRefuses | Symptom::Behind => &["check"],
         Symptom::HistoryKept => &["retention", "--dry-run"],
         _ => return None,
     };
@@ -220,8 +289,6 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use operate::pause::PauseLine;
     use operate::status::PipelineState;
     use outbox_log::ExceptionState::{Dead, Held};
@@ -245,7 +312,8 @@ mod tests {
     fn sick() -> PipelineStatus {
         let text = String::from("no queue is bound");
         let example = text.clone();
-        let cause = Cause { text, example, is_cut: true, count: 1_000, is_at_least: true, others: 1 };
+        let cause =
+            Cause { text, example, is_cut: true, count: 1_000, behind: 0, is_at_least: true, others: 1 };
         PipelineStatus {
             backlog_entries_max: Some(2_050),
             oldest_pending_id: Some(7),
@@ -292,13 +360,65 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
     fn errors_that_differ_in_their_numbers_are_told_by_one_of_them() {
         let text = String::from("# bytes, at most #");
         let example = String::from("2017 bytes, at most 1000");
-        let cause = Cause { text, example, is_cut: false, count: 700, is_at_least: false, others: 0 };
+        let cause =
+            Cause { text, example, is_cut: false, count: 700, behind: 0, is_at_least: false, others: 0 };
         assert_eq!(why(&cause), "why, for example: 2017 bytes, at most 1000");
         let several = Cause { others: 2, is_at_least: true, ..cause };
         assert_eq!(
             why(&several),
             "why, for example: 2017 bytes, at most 1000 (≥ 700 of them, and 2 other errors)"
         );
+        let text = String::from("status 503");
+        let stops = Cause { example: text.clone(), text, count: 1, behind: 665, others: 1, ..several };
+        assert_eq!(why(&stops), "why: status 503 (≥ 1 of them, ≥ 665 wait behind it, and 1 other error)");
+    }
+
+    /// Goal: a database that is away is not overlooked below the hints of a small problem, and
+    /// leads somewhere. Oracle: the errors, whatever the order of the configuration is, and the
+    /// order of the table.
+    #[test]
+    fn databases_that_do_not_answer_come_first_and_name_a_command() {
+        let away = PipelineStatus {
+            state: PipelineState::Unknown,
+            problem: Some(String::from("the database does not answer: Connection refused")),
+            ..PipelineStatus::of("orders", None, None)
+        };
+        let mut misspelt = PipelineStatus::of("ordres", None, None);
+        misspelt.problem = Some(String::from("is the name misspelled?"));
+        let few = PipelineStatus { exceptions: BTreeMap::from([(Dead, 5)]), ..healthy("hooks") };
+        let mut shown = [healthy("fine"), few, misspelt, away, sick()];
+        let mut outages = Outages::default();
+        outages.watch(&mut shown);
+        assert_eq!(shown[3].away_for, None, "it has just been noticed");
+        outages.watch(&mut shown);
+        shown[3].away_for = shown[3].away_for.map(|_| Duration::from_secs(90));
+        let told = problems(&shown);
+        assert_eq!(told[0].text, "orders: the database does not answer, for 1m30s: Connection refused");
+        assert_eq!(told[0].command.as_deref(), Some("relay check --pipeline orders"));
+        assert_eq!((told.len(), told[1].command.as_ref()), (2, None), "{told:?}");
+        let mut sorted: Vec<&PipelineStatus> = shown.iter().collect();
+        sorted.sort_by_key(|shown| urgency(shown));
+        let names: Vec<&str> = sorted.iter().map(|shown| shown.pipeline.as_str()).collect();
+        assert_eq!(names, ["orders", "ordres", "shipping", "hooks", "fine"]);
+        shown[3].state = PipelineState::Leading;
+        outages.watch(&mut shown);
+        assert!(outages.0.is_empty(), "it answers again");
+    }
+
+    /// Goal: the line about an open transaction leads to its end, whatever this role may see.
+    #[test]
+    fn an_open_transaction_comes_with_the_statement_that_ends_it() {
+        let blocker = outbox_log::admin::Blocker::Session {
+            pid: 22_250,
+            transaction: String::from("100"),
+            application_name: String::from("t35-batch"),
+            state: None,
+            age: None,
+        };
+        let lines = reasons(&PipelineStatus { held_back_by: Some(blocker), ..healthy("billing") }, None);
+        assert_eq!(lines[1], "  relay doctor --problems --pipeline billing");
+        let statement = "SELECT pg_terminate_backend(22250)";
+        assert_eq!(lines[2], format!("  as a last resort, which rolls its work back: {statement}"));
     }
 
     #[test]
@@ -357,7 +477,7 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         };
         let pauses = [key("it's 7"), PauseScope::Pipeline, key("a\nb")].map(pause).to_vec();
         let lines = reasons(&PipelineStatus { paused: pauses, ..healthy("orders") }, None);
-        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert_eq!(lines.len(), 6, "{lines:?}");
         assert!(
             lines[0].starts_with("orders: key it's 7 is paused by ann, for 0s: the broker\\nis repaired"),
             "{lines:?}"
@@ -369,14 +489,12 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         let words = shlex::split(&lines[1]).unwrap();
         assert_eq!(words[3], "it's 7");
         assert_eq!(
-            resume_command("orders", &key("-7")).unwrap(),
+            resume_command("orders", &key("-7")),
             "relay resume '--key=-7' --pipeline orders --note WHY"
         );
         assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");
-        assert!(
-            lines[4].starts_with("orders: key a\\nb is paused"),
-            "a name that cannot be shown has no command"
-        );
+        assert!(lines[4].starts_with("orders: key a\\nb is paused"), "{lines:?}");
+        assert_eq!(lines[5], "  relay resume --key $'a\\nb' --pipeline orders --note WHY");
     }
 
     #[test]

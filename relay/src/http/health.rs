@@ -65,17 +65,33 @@ impl Watched {
             Role::Refused { remedy, .. } => {
                 (format!("refused and not retried: {}", shown(remedy.as_deref())), false)
             }
-            Role::Waiting { fault, remedy, .. } => {
+            Role::Waiting { fault, reason, remedy } => {
                 let is_short = self.waiting_since.is_none_or(|since| since.elapsed() < unready_after);
-                match fault {
-                    Fault::Operator => {
+                match (fault, refused_write(reason)) {
+                    (Fault::Operator, _) => {
                         (format!("an operator must act: {}", shown(remedy.as_deref())), is_short)
                     }
-                    _ => told("waiting for the database or the broker", is_short),
+                    (_, Some(what)) => {
+                        (format!("the database answers, and this process could not {what}: {SEE}"), is_short)
+                    }
+                    (_, None) => told("waiting for the database or the broker", is_short),
                 }
             }
         }
     }
+}
+
+/// Where the reason is, which names servers, users and files.
+const SEE: &str = "the log and `relay check` show the reason";
+
+/// The writes without which a relay does not lead, as its errors name them.
+const WRITES: [&str; 3] = ["take the lease", "renew the lease", "write the checkpoint"];
+
+/// Returns the write that a database has refused, according to the reason of a wait: it can be
+/// read, and has no room, for example. A database that is away has refused nothing.
+fn refused_write(reason: &str) -> Option<&'static str> {
+    let refused = |what: &&str| reason.contains(&format!("could not {what}: error returned from database"));
+    WRITES.into_iter().find(refused)
 }
 
 /// Maximum size of a shown remedy in bytes.
@@ -85,7 +101,7 @@ const REMEDY_BYTES_MAX: usize = 300;
 fn shown(remedy: Option<&str>) -> String {
     match remedy {
         Some(remedy) => error_text::storable(remedy, REMEDY_BYTES_MAX).replace(char::is_control, " "),
-        None => String::from("the log and `relay check` show the reason"),
+        None => SEE.to_owned(),
     }
 }
 
@@ -240,6 +256,12 @@ mod tests {
         assert!(after(role.clone(), Duration::from_secs(29)).await.0);
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
         assert!(!is_ready && !text.contains("away"), "{text}");
+        // It is not away: its error is no secret of the server, and where to look is known.
+        let refused = "the database is not available: it could not take the lease: error returned from database: \
+                       could not extend file \"base/1/2\": No space left on device";
+        let (is_ready, text) = after(waiting(Fault::Broker, refused, None), Duration::from_secs(31)).await;
+        assert!(!is_ready && text.contains("this process could not take the lease: the log"), "{text}");
+        assert!(!text.contains("base/1/2"), "{text}");
         let role = waiting(Fault::Operator, "no marks; index 7", None);
         let (is_ready, text) = after(role, Duration::from_secs(31)).await;
         assert!(!is_ready && text.contains("operator must act: the log and `relay check`"), "{text}");

@@ -116,7 +116,7 @@ async fn an_operator_decides_about_dead_letters_of_an_inbox<DB: Dialect>(stage: 
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["requested", "requested"]);
     assert_eq!(outcomes(&json(&database.url, &redrive).await?), ["already requested by ann"; 2]);
     let listed_now = json(&database.url, &["list", "--consumer", "billing"]).await?;
-    let waits = |line: &Value| line["redrive_requested_by"] == "ann";
+    let waits = |line: &Value| line["requeue_requested_by"] == "ann";
     assert_eq!(listed_now.as_array().map(|lines| lines.iter().filter(|line| waits(line)).count()), Some(2));
 
     let last = text(&listed[2]["id"])?;
@@ -137,8 +137,8 @@ async fn an_operator_decides_about_dead_letters_of_an_inbox<DB: Dialect>(stage: 
     let audit = audit(&database.url).await?;
     let told: Vec<_> = audit.iter().map(|line| [&line["action"], &line["actor"], &line["outcome"]]).collect();
     let (ann, open) = (Value::from("ann"), Value::Null);
-    let (redrive, discard, done) = (Value::from("redrive"), Value::from("discard"), Value::from("discarded"));
-    assert_eq!(told, [[&discard, &ann, &done], [&redrive, &ann, &open], [&redrive, &ann, &open]]);
+    let (requeue, discard, done) = (Value::from("requeue"), Value::from("discard"), Value::from("discarded"));
+    assert_eq!(told, [[&discard, &ann, &done], [&requeue, &ann, &open], [&requeue, &ann, &open]]);
     let (code, told) = run(&database.url, &["show", "--id", "01900000-0000-7000-8000-00000000beef"]).await?;
     assert!(code == Some(2) && told.contains("not parked: 01900000"), "{told}");
     let redrives: Vec<_> = audit[1..].iter().map(|line| &line["selection"]).collect();

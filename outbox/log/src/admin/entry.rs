@@ -40,6 +40,8 @@ pub struct ListedEntry {
     pub edited: bool,
     /// When an operator last edited it; `None` also for a discarded entry.
     pub edited_at: Option<OffsetDateTime>,
+    /// Whether it is dead although an operator has requeued it: it has died again.
+    pub died_again: bool,
 }
 
 /// A decision about an entry, as the audit stores it: `requeue`, `discard` or `edit`.

@@ -54,8 +54,8 @@ pub struct ParkedCount {
     pub cause: Option<Fault>,
     /// Number of entries.
     pub count: u64,
-    /// How long the first of them has been dead or discarded; for other states, how long it has
-    /// been parked.
+    /// How long the first of them has been parked, also if it was requeued in between; of discarded
+    /// ones, how long it has been discarded.
     pub longest: Duration,
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct Counted {
     pub(crate) first: EntryId,
     /// Seconds since the first of them was due.
     pub(crate) since_due: Option<f64>,
-    /// Seconds that the first of them has been in this state, or parked.
+    /// Seconds that the first of them has been parked, or discarded.
     pub(crate) longest: Option<f64>,
 }
 

@@ -8,12 +8,19 @@ use crate::tables::{Texts, texts_of};
 
 migrations::statements! {
     parts {
+        // One step into the index of messages, whose order it names: for an equal id another index
+        // would do, and would be walked.
+        was_requeued = "coalesce((SELECT true FROM {schema}outbox_audit AS a
+            WHERE a.relay = $1 AND a.message_id >= e.message_id AND a.message_id <= e.message_id
+                AND a.action = 'requeue'
+            ORDER BY a.message_id DESC, a.seq DESC LIMIT 1), false)";
         listed = "
             SELECT e.id, e.message_id::text AS message_id, e.topic, e.key, coalesce(p.kind, e.topic) AS kind,
                 e.attempts, extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
                 e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited, p.edited_at
+                p.edited_at IS NOT NULL AS edited, p.edited_at,
+                CASE WHEN e.state = 'dead' THEN {was_requeued} ELSE false END AS died_again
             FROM ({chosen}) AS e
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
@@ -45,7 +52,8 @@ migrations::statements! {
             ORDER BY coalesce(e.id, m.id) {limit})
         SELECT c.id, c.message_id::text AS message_id, c.topic, c.key, coalesce(c.kind, p.kind, c.topic) AS kind,
             c.attempts, NULL::float8 AS due_in, c.fault, c.error, c.at AS created_at, c.at AS updated_at,
-            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited, NULL::timestamptz AS edited_at
+            coalesce(p.payload_bytes, c.payload_bytes, 0) AS payload_bytes, c.edited, NULL::timestamptz AS edited_at,
+            false AS died_again
         FROM chosen AS c
         LEFT JOIN LATERAL (
             SELECT kind, octet_length(payload)::bigint AS payload_bytes FROM {schema}outbox_parked
@@ -79,7 +87,8 @@ migrations::statements! {
                 extract(epoch FROM e.due_at - clock_timestamp())::float8 AS due_in, e.fault, e.error,
                 e.created_at, greatest(e.updated_at, p.edited_at) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0)::bigint AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited, p.edited_at
+                p.edited_at IS NOT NULL AS edited, p.edited_at,
+                CASE WHEN $2::text = 'dead' THEN {was_requeued} ELSE false END AS died_again
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
             LEFT JOIN LATERAL (SELECT kind, payload, edited_at FROM {schema}outbox_parked
                 WHERE relay = $1 AND shard = 0 AND id = e.id LIMIT 1) AS p ON true
@@ -93,12 +102,14 @@ migrations::statements! {
         same_segment = SAME_SEGMENT;
     }
 
+    /// An entry that is requeued and dies again has been parked since it was parked first: an age
+    /// that begins anew with each attempt would say that nothing was wrong before.
     counts = "
         SELECT state, fault, is_due, count(*) AS entries, min(id) AS first, max(since_due) AS since_due,
             max(longest) AS longest
         FROM (SELECT state, fault, id, coalesce(due_at <= clock_timestamp(), false) AS is_due,
                 extract(epoch FROM clock_timestamp() - due_at)::float8 AS since_due,
-                extract(epoch FROM clock_timestamp() - CASE WHEN state IN ('dead', 'discarded') THEN updated_at
+                extract(epoch FROM clock_timestamp() - CASE WHEN state = 'discarded' THEN updated_at
                     ELSE created_at END)::float8 AS longest
             FROM {schema}outbox_exception WHERE relay = $1 AND shard = 0 ORDER BY id LIMIT $2) AS parked
         GROUP BY state, fault, is_due";

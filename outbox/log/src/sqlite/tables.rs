@@ -23,6 +23,8 @@ migrations::statements! {
             AND (?11 IS NULL OR w.created_at >= coalesce(?12, {now}) - ?11)
             AND (?12 IS NULL OR w.updated_at <= ?12 AND coalesce(
                 (SELECT edited_at FROM outbox_parked WHERE relay = ?1 AND shard = 0 AND id = w.id) <= ?12, true))";
+        was_requeued = "EXISTS (SELECT 1 FROM outbox_audit AS a
+            WHERE a.relay = ?1 AND a.message_id = e.message_id AND a.action = 'requeue')";
         shown = "
             WITH walk AS MATERIALIZED ({entries}),
             found AS MATERIALIZED (SELECT * FROM walk AS w WHERE {matches} ORDER BY w.id LIMIT ?13)
@@ -30,7 +32,8 @@ migrations::statements! {
                 e.attempts, (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
                 max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                p.edited_at IS NOT NULL AS edited, p.edited_at
+                p.edited_at IS NOT NULL AS edited, p.edited_at,
+                CASE WHEN ?2 = 'dead' THEN {was_requeued} ELSE 0 END AS died_again
             FROM (SELECT max(id) AS seen_to, count(*) AS scanned FROM walk) AS s LEFT JOIN found AS e ON true
             LEFT JOIN outbox_parked AS p ON p.relay = ?1 AND p.shard = 0 AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id
@@ -40,7 +43,8 @@ migrations::statements! {
             (e.due_at - {now}) / 1e6 AS due_in, e.fault, e.error, e.created_at,
                 max(e.updated_at, coalesce(p.edited_at, 0)) AS updated_at,
             coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-            p.edited_at IS NOT NULL AS edited, p.edited_at
+            p.edited_at IS NOT NULL AS edited, p.edited_at,
+            CASE WHEN e.state = 'dead' THEN {was_requeued} ELSE 0 END AS died_again
             FROM ({chosen}) AS e LEFT JOIN outbox_parked AS p
                 ON p.relay = e.relay AND p.shard = e.shard AND p.id = e.id
             LEFT JOIN outbox_message AS m ON p.id IS NULL AND m.id = e.id AND m.message_id = e.message_id";
@@ -55,7 +59,7 @@ migrations::statements! {
                 coalesce(e.attempts, 0) AS attempts, NULL AS due_in, coalesce(e.fault, d.fault) AS fault,
                 'discarded by ' || d.actor || ': ' || d.note || coalesce('; it was dead: ' || d.error, '') AS error, d.at AS created_at, d.at AS updated_at,
                 coalesce(octet_length(p.payload), octet_length(m.payload), 0) AS payload_bytes,
-                {edited} AS edited, NULL AS edited_at
+                {edited} AS edited, NULL AS edited_at, 0 AS died_again
             FROM outbox_audit AS d
             LEFT JOIN outbox_exception AS e
                 ON e.relay = ?1 AND e.shard = 0 AND e.id = d.id AND e.message_id = d.message_id
@@ -72,7 +76,7 @@ migrations::statements! {
         SELECT state, fault, is_due, count(*) AS entries, min(id) AS first, max(since_due) AS since_due,
             max(longest) AS longest FROM
             (SELECT state, fault, id, coalesce(due_at <= {now}, 0) AS is_due, ({now} - due_at) / 1e6 AS
-            since_due, ({now} - CASE WHEN state IN ('dead', 'discarded') THEN updated_at ELSE created_at
+            since_due, ({now} - CASE WHEN state = 'discarded' THEN updated_at ELSE created_at
             END) / 1e6 AS longest
             FROM outbox_exception WHERE relay = ?1 AND shard = 0 ORDER BY id LIMIT ?2)
             GROUP BY state, fault, is_due";

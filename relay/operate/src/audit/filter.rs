@@ -2,13 +2,16 @@
 
 use time::OffsetDateTime;
 
-use super::line::AuditLine;
+use super::line::{AuditLine, AuditSource, REQUEUE};
 use crate::error::OperateError;
 
-/// The actions that audits have.
-pub const ACTIONS: [&str; 25] = [
-    "requeue",
-    "redrive",
+/// The former word for the requeue of a dead letter, which audits of inboxes still store. A filter
+/// with it finds these alone.
+pub const REDRIVE: &str = "redrive";
+
+/// The actions that audits have, apart from [`REDRIVE`].
+pub const ACTIONS: [&str; 24] = [
+    REQUEUE,
     "discard",
     "edit",
     "pause",
@@ -39,7 +42,7 @@ pub const ACTIONS: [&str; 25] = [
 pub struct AuditFilter {
     /// Only decisions of this operator.
     pub actor: Option<String>,
-    /// Only this action, one of [`ACTIONS`].
+    /// Only this action: one of [`ACTIONS`], or [`REDRIVE`].
     pub action: Option<String>,
     /// Only decisions about messages of this topic, or about the topic. Found by the decision's own
     /// filter, or by the message as long as its log keeps it. Replays by id, by key or of
@@ -69,7 +72,8 @@ impl AuditFilter {
     /// [`OperateErrorKind::Refused`](crate::OperateErrorKind::Refused) for an unknown action, and
     /// for an end before the beginning.
     pub fn check(&self) -> Result<(), OperateError> {
-        if let Some(action) = self.action.as_deref().filter(|action| !ACTIONS.contains(action)) {
+        let is_unknown = |action: &&str| *action != REDRIVE && !ACTIONS.contains(action);
+        if let Some(action) = self.action.as_deref().filter(is_unknown) {
             let action: String = action.chars().take(40).collect();
             let help = format!("use one of: {}", ACTIONS.join(", "));
             return Err(OperateError::refused(format!("{action:?} is not an action of the audit"), help));
@@ -100,7 +104,10 @@ impl AuditFilter {
     /// those of the whole decision.
     pub(super) fn takes_row(&self, line: &AuditLine) -> bool {
         self.actor.as_ref().is_none_or(|actor| *actor == line.actor)
-            && self.action.as_ref().is_none_or(|action| *action == line.action)
+            && self.action.as_ref().is_none_or(|action| match action.as_str() {
+                REDRIVE => line.source == AuditSource::Inbox && line.action == REQUEUE,
+                action => line.action == action,
+            })
     }
 
     /// Returns whether a decision matches, apart from its topic.
@@ -165,6 +172,21 @@ mod tests {
         assert!(ACTIONS.iter().all(|action| {
             AuditFilter { action: Some((*action).to_owned()), ..AuditFilter::default() }.check().is_ok()
         }));
+    }
+
+    /// Goal: people read one word for one decision, and the former one still finds what it found.
+    /// Oracle: the lines of an outbox and of an inbox that each word takes.
+    #[test]
+    fn a_requeue_is_one_action_wherever_the_message_is() {
+        let of = |source| AuditLine { source, ..super::super::line::tests::sample("ann", 7, None) };
+        let (outbox, inbox) = (of(AuditSource::Outbox), of(AuditSource::Inbox));
+        for (action, takes_outbox) in [("requeue", true), ("redrive", false)] {
+            let filter = AuditFilter { action: Some(action.to_owned()), ..AuditFilter::default() };
+            assert!(filter.check().is_ok(), "{action}");
+            assert_eq!(filter.takes_row(&outbox), takes_outbox, "{action}");
+            assert!(filter.takes_row(&inbox), "{action}");
+        }
+        assert!(!ACTIONS.contains(&REDRIVE), "it is not offered");
     }
 
     /// Goal: an audit that cannot have the action is not read. Oracle: the audits that are searched

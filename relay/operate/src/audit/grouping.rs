@@ -162,7 +162,7 @@ impl Group {
         is_of_one(&self.first, line) && (self.until - line.at).abs() <= PAUSE_MAX
     }
 
-    /// Counts an outcome. A thousand redrives may fail with a thousand ids in their errors.
+    /// Counts an outcome. A thousand requeues may fail with a thousand ids in their errors.
     fn count(&mut self, outcome: &str) {
         let kind = signature(outcome);
         let is_known = self.outcomes.len() < OUTCOMES_MAX || self.outcomes.contains_key(&kind);

@@ -1,5 +1,6 @@
 //! One decision, from any audit.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use outbox::Signature;
@@ -10,6 +11,9 @@ use uuid::Uuid;
 
 use crate::places::OutboxPlace;
 use crate::seconds;
+
+/// The action by which an operator has a dead message tried again.
+pub(super) const REQUEUE: &str = "requeue";
 
 message::words! {
     /// The kind of audit that has a decision.
@@ -35,7 +39,7 @@ pub struct AuditLine {
     pub at: OffsetDateTime,
     /// The author.
     pub actor: String,
-    /// `requeue`, `redrive`, `discard`, `edit`; `release` for a key; `retry`, `cancel`, `skip` for
+    /// `requeue`, `discard`, `edit`; `release` for a key; `retry`, `cancel`, `skip` for
     /// a saga; or an operation: `pause`, `resume`, `payload`, `tail`, `adopt`, `give back`;
     /// `replay`, `forget`, `expire` when the work begins, and `replayed`, `forgotten`, `expired`
     /// when it is done.
@@ -44,6 +48,9 @@ pub struct AuditLine {
     pub source: AuditSource,
     /// The pipeline or the consumer; of a key, its scope and operation; the type of a saga.
     pub owner: String,
+    /// The other pipelines whose audits have the line: an action about a session is in all of them.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub also_of: BTreeSet<String>,
     /// Number of its messages; 0 for an operation, a key and a saga.
     pub messages: u64,
     /// Whether it has more messages: older rows of the audit were not read.
@@ -58,7 +65,7 @@ pub struct AuditLine {
     pub selection: Option<String>,
     /// The reason.
     pub note: String,
-    /// Whether a redrive applies a message older than the inbox remembers.
+    /// Whether a requeue applies a message older than the inbox remembers.
     pub accept_late: bool,
     /// The outcome; `None` while a request is open, and for actions that take effect at once. For
     /// several messages, the number of each outcome.
@@ -92,6 +99,20 @@ impl AuditLine {
         }
     }
 
+    /// Returns the name of its owner, and of all others that have the line.
+    pub fn owners(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.owner).chain(&self.also_of).map(String::as_str)
+    }
+
+    /// Returns its owner, or the number of pipelines that have the line.
+    #[must_use]
+    pub fn owned(&self) -> String {
+        match self.also_of.len() {
+            0 => self.owner.clone(),
+            others => format!("{} pipelines", others + 1),
+        }
+    }
+
     /// Creates a line with what every decision has, and returns its subject.
     fn of<A: fmt::Display, S>(source: AuditSource, line: outbox::AuditLine<A, S>) -> (Self, S) {
         let Signature { actor, note, selection } = line.signature;
@@ -101,6 +122,7 @@ impl AuditLine {
             action: line.action.to_string(),
             source,
             owner: String::new(),
+            also_of: BTreeSet::new(),
             messages: 0,
             messages_is_at_least: false,
             id: None,
@@ -147,8 +169,11 @@ impl AuditLine {
     }
 
     pub(super) fn of_decision(decision: inbox::Decision) -> Self {
+        let is_requeue = decision.action == inbox::Action::Redrive;
         let (line, letter) = Self::of(AuditSource::Inbox, decision);
         Self {
+            // The audit stores a word of its own; an operator has requeued the message.
+            action: if is_requeue { REQUEUE.to_owned() } else { line.action },
             owner: letter.consumer,
             messages: 1,
             id: Some(letter.dead_letter.to_string()),

@@ -8,8 +8,9 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `line` | [`AuditLine`], [`AuditSource`]: one decision |
-//! | `filter` | [`AuditFilter`], [`ACTIONS`]: conditions for decisions |
+//! | `filter` | [`AuditFilter`], [`ACTIONS`], [`REDRIVE`]: conditions for decisions |
 //! | `grouping` | combines the rows of an audit into lines |
+//! | `joining` | combines the lines about one session, of several audits |
 //! | `walk` | one pass over the places |
 //! | `left_out` | [`LeftOut`]: audits that the database user may not read, [`OBSERVER_GRANT`] |
 //! | `topics` | the messages of a topic among rows of an audit |
@@ -17,13 +18,14 @@
 
 mod filter;
 mod grouping;
+mod joining;
 mod left_out;
 mod line;
 mod read;
 mod topics;
 pub(crate) mod walk;
 
-pub use filter::{ACTIONS, AuditFilter};
+pub use filter::{ACTIONS, AuditFilter, REDRIVE};
 pub use left_out::{LeftOut, OBSERVER_GRANT};
 pub use line::{AuditLine, AuditSource};
 pub use read::{AuditQuery, Audited, read};

@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::filter::AuditFilter;
+use super::joining::joined;
 use super::left_out::LeftOut;
 use super::line::AuditLine;
 use super::walk::{Audits, Part, Walk};
@@ -168,6 +169,7 @@ fn keep_latest(lines: &mut Vec<AuditLine>, found: Vec<AuditLine>, limit: NonZero
     // Each place returns the latest first; the sort is stable.
     lines.sort_by_key(|line| std::cmp::Reverse(line.at));
     lines.dedup();
+    joined(lines);
     lines.truncate(limit.get() as usize);
 }
 

@@ -207,7 +207,8 @@ mod tests {
         assert!(!waits[0].passes && waits[1].passes);
         let text = String::from("the amount is negative");
         let example = text.clone();
-        line.cause = Some(Cause { text, example, count: 12, is_at_least: false, others: 0, is_cut: false });
+        line.cause =
+            Some(Cause { text, example, count: 12, behind: 0, is_at_least: false, others: 0, is_cut: false });
         let waits = line.waits();
         assert_eq!(waits[0].cause, line.cause, "the front page names it");
         assert_eq!(waits[1].cause, None);

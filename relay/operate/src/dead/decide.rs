@@ -98,6 +98,8 @@ pub struct Decided {
 pub struct Report {
     /// The verb.
     pub action: &'static str,
+    /// The id of the decision; `None` for a dry run.
+    pub decision: Option<Uuid>,
     /// The filter, and the number of messages that it chose.
     pub selection: String,
     /// Whether this is only a dry run.
@@ -122,7 +124,14 @@ impl Plan {
             }
         });
         let messages = messages.collect();
-        Report { action: change.as_str(), selection: self.selection, dry_run: true, messages, error: None }
+        Report {
+            action: change.as_str(),
+            decision: None,
+            selection: self.selection,
+            dry_run: true,
+            messages,
+            error: None,
+        }
     }
 
     /// Carries out the decision: a discard from the last message of the plan to the first, other
@@ -191,7 +200,15 @@ impl Plan {
                 ),
             })
         });
-        Ok(Report { action: change.as_str(), selection: self.selection, dry_run: false, messages, error })
+        let decision = Some(decided.id);
+        Ok(Report {
+            action: change.as_str(),
+            decision,
+            selection: self.selection,
+            dry_run: false,
+            messages,
+            error,
+        })
     }
 
     /// Decides about one part.

@@ -9,7 +9,7 @@ use outbox_log::admin::ParkedFilter;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::message::{DeadMessage, DeadSource};
+use super::message::{DeadMessage, DeadSource, cause_for_database, cause_for_people};
 use crate::cause::{ERROR_CHARS_MAX, signature};
 use crate::places::InboxPlace;
 use crate::units::Time;
@@ -83,7 +83,8 @@ pub struct Filter {
     pub key: Option<String>,
     /// Only messages of this event type.
     pub kind: Option<String>,
-    /// Only messages with this cause: see [`DeadMessage::cause`].
+    /// Only messages with this cause: see [`DeadMessage::cause`]. `operator`, the word of the
+    /// database for `setup`, is accepted.
     pub cause: Option<String>,
     /// Only messages whose error contains this text, or whose [`signature`] does.
     pub error: Option<String>,
@@ -110,7 +111,7 @@ impl Filter {
             topic: self.topic.clone(),
             key: self.key.clone(),
             kind: self.kind.clone(),
-            fault: self.cause.clone(),
+            fault: self.cause.as_deref().map(|cause| cause_for_database(cause).to_owned()),
             error_parts: self.error_parts(),
             older_than: self.older_than,
             newer_than: self.newer_than,
@@ -196,7 +197,7 @@ impl Filter {
             && is(&self.topic, Some(&message.topic))
             && is(&self.key, message.key.as_deref())
             && is(&self.kind, message.kind.as_deref())
-            && is(&self.cause, message.cause.as_deref())
+            && is(&self.cause.as_deref().map(|it| cause_for_people(it).to_owned()), message.cause.as_deref())
             && self.takes_error(message.error.as_deref())
             && self
                 .consumer

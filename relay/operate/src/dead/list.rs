@@ -189,6 +189,39 @@ impl FromStr for Bookmark {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Sample;
+
+    /// Goal: a list says `dead again` only where an operator has requeued the message before,
+    /// whichever statement reads it. Oracle: a message that was only edited, one that was requeued,
+    /// and the same one while it is retried.
+    #[tokio::test]
+    async fn a_message_is_dead_again_only_after_a_requeue() {
+        let sample = Sample::open().await;
+        sample
+            .run(
+                "INSERT INTO outbox_exception (relay, id, message_id, topic, state, fault, error) \
+                 SELECT 'orders', value, '019f0000-0000-7000-8000-00000000000' || value, 'orders', 'dead', \
+                 'message', 'refused' FROM json_each('[1, 2]'); \
+                 INSERT INTO outbox_audit (actor, note, action, relay, id, message_id, at) VALUES \
+                 ('ann', 'a typo', 'edit', 'orders', 1, '019f0000-0000-7000-8000-000000000001', 1000000), \
+                 ('ann', 'again', 'requeue', 'orders', 2, '019f0000-0000-7000-8000-000000000002', 1000000)",
+            )
+            .await;
+        let places = Places::new().outbox(&sample.pipeline);
+        let viewer = Operator::new("eve", Role::Viewer);
+        let states = async |states| {
+            let listed = list(&places, &viewer, &Filter::default(), states, 10).await.unwrap();
+            assert_eq!(listed.away, []);
+            listed.messages.iter().map(DeadMessage::state_told).collect::<Vec<_>>()
+        };
+        assert_eq!(states(States::Dead).await, ["dead", "dead again"]);
+        let place = &places.outboxes[0];
+        let listed = place.log.list(&place.pipeline, ExceptionState::Dead, EntryId::default(), 10).await;
+        let died_again: Vec<bool> = listed.unwrap().iter().map(|entry| entry.died_again).collect();
+        assert_eq!(died_again, [false, true]);
+        sample.run("UPDATE outbox_exception SET state = 'retrying', due_at = 9000000000000000").await;
+        assert_eq!(states(States::Parked(ExceptionState::Retrying)).await, ["retrying", "retrying"]);
+    }
 
     #[test]
     fn a_bookmark_goes_through_an_address() {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use inbox::{DeadLetter, DeadLetterId, Reason, SeenLetter};
+use message::Fault;
 use outbox_log::admin::ListedEntry;
 use outbox_log::{EntryId, ExceptionState};
 use serde::Serialize;
@@ -10,6 +11,9 @@ use time::OffsetDateTime;
 
 use crate::message_state::MessageState;
 use crate::seconds;
+
+/// The state of a message that an operator has requeued and that is dead nevertheless.
+pub(super) const DEAD_AGAIN: &str = "dead again";
 
 message::words! {
     /// The kind of place where a message waits.
@@ -66,7 +70,8 @@ pub struct DeadMessage {
     pub key: Option<String>,
     /// The event type.
     pub kind: Option<String>,
-    /// The party at fault (`message`, `broker`, `operator`), or the reason of a dead letter.
+    /// The party at fault (`message`, `broker`), or `setup` if an operator has to repair something
+    /// that is missing or refused, such as its topic; of a dead letter, its reason.
     pub cause: Option<String>,
     /// The last error.
     pub error: Option<String>,
@@ -84,12 +89,16 @@ pub struct DeadMessage {
     pub payload_bytes: u64,
     /// Whether an operator has edited it.
     pub edited: bool,
-    /// The author of a redrive that no consumer has carried out yet; only for a dead letter.
-    pub redrive_requested_by: Option<String>,
+    /// The author of a requeue that no consumer has carried out yet; only for a dead letter.
+    pub requeue_requested_by: Option<String>,
+    /// Whether it is dead although an operator has requeued it: it has died again, or its consumer
+    /// has failed again.
+    pub died_again: bool,
     /// The time since which it waits.
     #[serde(serialize_with = "seconds::serialize")]
     pub since: OffsetDateTime,
-    /// The time when its state last changed, or an operator last edited it.
+    /// The time when its state last changed, an operator last edited it, or its consumer last
+    /// failed after a requeue.
     #[serde(serialize_with = "seconds::serialize")]
     pub changed_at: OffsetDateTime,
     /// When the content of an outbox's entry was last edited.
@@ -102,6 +111,20 @@ pub struct DeadMessage {
     pub(crate) seq: i64,
 }
 
+/// The word for the party at fault that the database calls `operator`: the set-up, which an
+/// operator has to complete. No operator has caused it.
+const SETUP: &str = "setup";
+
+/// Returns the word that people read for a cause, which may be one of the database.
+pub(super) fn cause_for_people(cause: &str) -> &str {
+    if cause == Fault::Operator.as_str() { SETUP } else { cause }
+}
+
+/// Returns the word of the database for a cause, which may be one that people read.
+pub(super) fn cause_for_database(cause: &str) -> &str {
+    if cause == SETUP { Fault::Operator.as_str() } else { cause }
+}
+
 impl DeadMessage {
     /// Returns whether it is being retried.
     pub(crate) fn is_retried(&self) -> bool {
@@ -111,7 +134,7 @@ impl DeadMessage {
     /// Returns whether it is retried without success until an operator acts, for example because
     /// its topic is missing.
     pub(crate) fn waits_for_operator(&self) -> bool {
-        self.is_retried() && self.cause.as_deref() == Some(message::Fault::Operator.as_str())
+        self.is_retried() && self.cause.as_deref() == Some(SETUP)
     }
 
     pub(crate) fn of_entry(place: usize, pipeline: &str, state: ExceptionState, entry: ListedEntry) -> Self {
@@ -126,7 +149,7 @@ impl DeadMessage {
             topic: entry.topic,
             key: entry.key,
             kind: Some(entry.kind),
-            cause: entry.fault,
+            cause: entry.fault.as_deref().map(|fault| cause_for_people(fault).to_owned()),
             error: entry.error,
             attempts: entry.attempts,
             deliveries: None,
@@ -136,7 +159,8 @@ impl DeadMessage {
             payload_bytes: entry.payload_bytes,
             edited: entry.edited,
             edited_at: entry.edited_at,
-            redrive_requested_by: None,
+            requeue_requested_by: None,
+            died_again: entry.died_again,
             since: entry.created_at,
             changed_at: entry.updated_at,
             row: Row::Outbox(place, entry.id),
@@ -166,7 +190,8 @@ impl DeadMessage {
             payload_bytes: letter.payload_bytes,
             edited: false,
             edited_at: None,
-            redrive_requested_by: None,
+            requeue_requested_by: None,
+            died_again: false,
             since: letter.dead_at,
             changed_at: letter.resolved.map_or(letter.dead_at, |(_, at)| at),
             row: Row::Inbox(place, letter.id),
@@ -192,5 +217,44 @@ impl DeadMessage {
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state == MessageState::Dead
+    }
+
+    /// Returns its state for people: `dead again` only after an operator's requeue, with a request
+    /// that its consumer has not carried out yet.
+    #[must_use]
+    pub fn state_told(&self) -> String {
+        let state = if self.is_dead() && self.died_again { DEAD_AGAIN } else { self.state.as_str() };
+        match &self.requeue_requested_by {
+            Some(actor) => format!("{state}, requeue requested by {actor}"),
+            None => state.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::entry;
+    use super::*;
+
+    /// Goal: `dead again` is said only of a message that an operator has requeued. Oracle: the
+    /// words for a first death, for a later one, and for what is retried after a requeue.
+    #[test]
+    fn only_a_requeued_message_is_dead_again() {
+        let died = |died_again, state| DeadMessage { died_again, state, ..entry(7) };
+        assert_eq!(died(false, MessageState::Dead).state_told(), "dead");
+        assert_eq!(died(true, MessageState::Dead).state_told(), "dead again");
+        assert_eq!(died(true, MessageState::Retrying).state_told(), "retrying");
+        let asked =
+            DeadMessage { requeue_requested_by: Some(String::from("ann")), ..died(true, MessageState::Dead) };
+        assert_eq!(asked.state_told(), "dead again, requeue requested by ann");
+    }
+
+    #[test]
+    fn a_missing_topic_is_no_fault_of_an_operator() {
+        for (stored, read) in [("operator", "setup"), ("broker", "broker"), ("too_old", "too_old")] {
+            assert_eq!((cause_for_people(stored), cause_for_database(read)), (read, stored));
+            // Both words are taken.
+            assert_eq!((cause_for_people(read), cause_for_database(stored)), (read, stored));
+        }
     }
 }

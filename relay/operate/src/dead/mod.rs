@@ -48,6 +48,6 @@ pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};
 pub use moment::{AsOf, Moment};
 pub use plan::{Plan, plan};
-pub use result::{Decision, DecisionFound, Standing, decision};
+pub use result::{Decision, DecisionFound, REMOVE_THE_CAUSE, Standing, decision};
 pub use select::{CHOSEN_MAX, Selected, SelectedPart, select};
 pub use survey::{CauseGroup, Surveyed, Total, survey};

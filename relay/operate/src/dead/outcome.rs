@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::decide::LOOK_BACK;
 use super::filter::MessageRef;
+use super::message::DEAD_AGAIN;
 use crate::error::OperateError;
 use crate::message_state::MessageState;
 use crate::places::OutboxPlace;
@@ -96,7 +97,7 @@ fn told(record: &AuditRecord, state: Option<MessageState>) -> String {
     };
     let now = match state {
         None => "its row is no longer in the outbox",
-        Some(MessageState::Dead) => "dead again",
+        Some(MessageState::Dead) => DEAD_AGAIN,
         Some(MessageState::Retrying) => "the relay retries it automatically",
         Some(MessageState::Held | MessageState::Scheduled) => {
             "still parked: the relay publishes it automatically"

@@ -10,7 +10,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::message::DeadSource;
+use super::message::{DEAD_AGAIN, DeadSource};
 use crate::error::OperateError;
 use crate::operator::{Operator, Role};
 use crate::places::{InboxPlace, OutboxPlace, Places};
@@ -64,11 +64,41 @@ pub struct DecisionFound {
     pub away: Vec<OperateError>,
 }
 
+/// The meaning of requeued messages that are dead again.
+pub const REMOVE_THE_CAUSE: &str = "Requeueing more will not help before the cause is removed.";
+
+/// The situation of dead letters whose consumer has failed again.
+const FAILED_AGAIN: &str = "failed again";
+
+impl Standing {
+    /// Returns whether requeueing these messages did not help.
+    #[must_use]
+    pub fn is_dead_again(&self) -> bool {
+        matches!(self.what, DEAD_AGAIN | FAILED_AGAIN)
+    }
+}
+
 impl Decision {
     /// Returns the number of messages that were chosen, if the selection has it.
     #[must_use]
     pub fn chosen(&self) -> Option<u64> {
         chosen_of(self.selection.as_deref()?)
+    }
+
+    /// Returns how many of its messages are dead again, in a sentence with a number in this form;
+    /// `None` if none is. [`REMOVE_THE_CAUSE`] says what that means.
+    #[must_use]
+    pub fn dead_again(&self, number: impl Fn(u64) -> String) -> Option<String> {
+        let again: u64 = self.standing.iter().filter(|it| it.is_dead_again()).map(|it| it.count).sum();
+        match again {
+            0 => None,
+            1 if self.done <= 1 => Some(String::from("The requeued message is dead again.")),
+            1 => Some(String::from("1 of them is dead again.")),
+            again if again >= self.done => {
+                Some(format!("All {} requeued messages are dead again.", number(again)))
+            }
+            again => Some(format!("{} of them are dead again.", number(again))),
+        }
     }
 }
 
@@ -186,7 +216,7 @@ impl Sum {
             first: record.first,
             last: record.last,
         });
-        for (what, count) in [("waiting for its consumer", record.waiting), ("failed again", record.failed)] {
+        for (what, count) in [("waiting for its consumer", record.waiting), (FAILED_AGAIN, record.failed)] {
             if count > 0 {
                 self.count(what, count, false);
             }
@@ -212,7 +242,7 @@ fn requeued(state: Option<ExceptionState>) -> &'static str {
     match state {
         // A discard by a later decision leaves the outbox as well.
         None => "published, or decided about again",
-        Some(ExceptionState::Dead) => "dead again",
+        Some(ExceptionState::Dead) => DEAD_AGAIN,
         Some(ExceptionState::Discarded) => "discarded since",
         Some(_) => "on its way",
     }
@@ -237,6 +267,23 @@ mod tests {
             last: OffsetDateTime::UNIX_EPOCH + time::Duration::SECOND,
             now,
         }
+    }
+
+    /// Goal: an operator reads that a requeue did not help, in the same words everywhere. Oracle:
+    /// the sentences for all, some, one and none of the messages.
+    #[test]
+    fn what_is_dead_again_is_a_sentence() {
+        let of = |done, again: u64| {
+            let mut sum = Sum { id: Uuid::nil(), decision: None, standing: BTreeMap::new() };
+            let now = StandingCount { state: Some(ExceptionState::Dead), count: again };
+            sum.outbox("orders", &DecisionRecord { count: done, ..record(vec![now]) });
+            sum.done().unwrap().dead_again(|number| format!("{number}!"))
+        };
+        assert_eq!(of(20, 20).as_deref(), Some("All 20! requeued messages are dead again."));
+        assert_eq!(of(20, 7).as_deref(), Some("7! of them are dead again."));
+        assert_eq!(of(20, 1).as_deref(), Some("1 of them is dead again."));
+        assert_eq!(of(1, 1).as_deref(), Some("The requeued message is dead again."));
+        assert_eq!(of(20, 0), None);
     }
 
     #[test]

@@ -43,26 +43,36 @@ fn transactions(facts: &PostgresFacts) -> Finding {
             Finding::unless(check, DATABASE, measured, Some((state, remedy)))
         }
         // Warns even if none is open: otherwise a transaction that matters would go unnoticed.
-        _ if !facts.sees_sessions => {
-            let pids = facts.transactions.iter().filter(|open| open.age.is_none());
-            let pids: Vec<String> = pids.map(|open| open.pid.to_string()).collect();
-            let measured = if pids.is_empty() {
-                format!("none is open; {} cannot see the ages of other roles' transactions", facts.role)
-            } else {
-                format!("open in pids {}; {} cannot see their ages", pids.join(", "), facts.role)
-            };
-            let remedy = format!(
-                "GRANT pg_read_all_stats TO {}; without it, metrics count the age from when the relay first \
-                 saw the transaction",
-                quoted(&facts.role)
-            );
-            Finding::warn(check, DATABASE, measured, remedy)
-        }
+        _ if !facts.sees_sessions => unseen(check, facts),
         Some((_, old)) => {
             Finding::pass(check, DATABASE, format!("the oldest has been open for {}", age(old)))
         }
         None => Finding::pass(check, DATABASE, "none is open"),
     }
+}
+
+/// Warns of transactions whose ages this role does not see. The oldest that has written is the
+/// first, by its transaction id.
+fn unseen(check: &'static str, facts: &PostgresFacts) -> Finding {
+    let grant = format!("GRANT pg_read_all_stats TO {}", quoted(&facts.role));
+    let mut open = facts.transactions.iter().filter(|open| open.age.is_none()).peekable();
+    let Some(first) = open.peek().map(|open| open.pid) else {
+        let measured =
+            format!("none is open; {} cannot see the ages of other roles' transactions", facts.role);
+        let remedy = format!(
+            "{grant}; without it, metrics count the age from when the relay first saw the transaction"
+        );
+        return Finding::warn(check, DATABASE, measured, remedy);
+    };
+    let named = open.map(|open| format!("{} of {} {:?}", open.pid, open.role, open.application));
+    let named: Vec<String> = named.collect();
+    let measured = format!("open in pids {}; {} cannot see their ages", named.join(", "), facts.role);
+    let remedy = format!(
+        "while one of them is open, what it has written is not published, and retention deletes nothing: end \
+         the one that relay status names, or the first (SELECT pg_terminate_backend({first})), and set \
+         idle_in_transaction_session_timeout for its role. To see their ages: {grant};"
+    );
+    Finding::warn(check, DATABASE, measured, remedy)
 }
 
 /// Quotes a role for a statement where that is necessary.
@@ -172,6 +182,10 @@ mod tests {
             let finding = transactions(&facts);
             assert_eq!(finding.state, state, "{finding:?}");
             assert!(state == CheckState::Pass || finding.measured.contains("4711"), "{finding:?}");
+            // Also without the right to see its age, the remedy can be pasted.
+            let remedy = finding.remedy.unwrap_or_default();
+            let ends = remedy.contains("SELECT pg_terminate_backend(4711)");
+            assert!(state == CheckState::Pass || ends, "{remedy}");
         }
     }
 

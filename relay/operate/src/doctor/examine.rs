@@ -156,6 +156,7 @@ async fn database(pipeline: &PipelineConfig) -> (Vec<Finding>, Vec<String>) {
             {
                 error.reason = format!("{}: {holder}", error.reason);
             }
+            error.reason = pipeline.database.named(&error.reason);
             (vec![failed("database", &error.reason, error.remedy(), error.unavailable)], Vec::new())
         }
     }

@@ -13,7 +13,7 @@
 //! | `common` | checks that several databases have in common |
 //! | `clock` | the check of a server's clock |
 //! | `grants` | checks of PostgreSQL's rights |
-//! | `relays` | the check for relays that no process runs |
+//! | `relays` | the checks of leases: whether a relay leads, and relays that no process runs |
 //! | `scheduled` | the check of scheduled messages |
 //! | `activity` | checks of transactions and slots that hold history back |
 //! | `http`, `kafka`, `rabbitmq`, `sqs` (features) | checks of brokers |

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use message::Receipts;
+#[cfg(feature = "http")]
+use message::{Fault, FaultScope};
+use message::{PublishError, Receipts};
 #[cfg(feature = "postgres")]
 use secrecy::ExposeSecret as _;
 use tokio::time::timeout;
 
 use super::facts::UnreadInbox;
 use super::report::Finding;
-use crate::{InboxConfig, PipelineConfig};
+use crate::{Broker, InboxConfig, PipelineConfig, outage};
 
 /// Time limit for each of them. If the steps of a broker may take longer, their limit applies.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -31,7 +33,7 @@ pub async fn reach(pipeline: &PipelineConfig) -> Vec<Finding> {
 /// reach.
 #[cfg(feature = "kafka")]
 async fn unreached_listeners(pipeline: &PipelineConfig) -> Option<Finding> {
-    let crate::Broker::Kafka(config) = &pipeline.broker else { return None };
+    let Broker::Kafka(config) = &pipeline.broker else { return None };
     // Another finding reports a cluster that does not answer.
     let listeners = brokers::kafka::listeners(config).await.ok()?;
     Some(super::kafka::listeners(&listeners))
@@ -63,8 +65,10 @@ pub async fn reach_database(pipeline: &PipelineConfig) -> Finding {
     match timeout(TIME_LIMIT, store.reader(&pipeline.name)).await {
         Ok(Ok(_)) => Finding::pass(CHECK, "database", store.origin()),
         Ok(Err(error)) => {
-            let told = format!("{}: {error}", store.origin());
-            failed("database", &told, error.remedy(), error.fault().is_temporary())
+            let named = |text: &str| pipeline.database.named(text);
+            let told = format!("{}: {}", store.origin(), named(&outage::told(&error.to_string())));
+            let remedy = error.remedy().map(named);
+            failed("database", &told, remedy.as_deref(), error.fault().is_temporary())
         }
         Err(_) => late("database", store.origin(), TIME_LIMIT),
     }
@@ -80,14 +84,37 @@ pub async fn reach_broker(pipeline: &PipelineConfig) -> Finding {
     // Nothing is submitted, so no receipt arrives.
     let (receipts, _unused) = Receipts::channel();
     let limit = TIME_LIMIT.max(connector.connect_max());
-    match timeout(limit, connector.connect(receipts)).await {
-        Ok(Ok(_)) => Finding::pass(CHECK, "broker", connector.destination()),
+    let opening = async {
+        drop(connector.connect(receipts).await?);
+        try_configured(&pipeline.broker).await
+    };
+    match timeout(limit, opening).await {
+        Ok(Ok(untried)) => Finding::pass(CHECK, "broker", format!("{}{untried}", connector.destination())),
         Ok(Err(error)) => {
             let told = format!("{}: {error}", connector.destination());
             failed("broker", &told, error.remedy(), error.fault().is_temporary())
         }
         Err(_) => late("broker", connector.destination(), limit),
     }
+}
+
+/// Tries the HTTP endpoints of the settings where messages name others: then a session does not.
+/// Returns what remains untried.
+#[cfg(feature = "http")]
+async fn try_configured(broker: &Broker) -> Result<&'static str, PublishError> {
+    let Broker::Http(config) = broker else { return Ok("") };
+    if !config.names_endpoints() {
+        return Ok("");
+    }
+    let connector = brokers::http::Connector::new(config)
+        .map_err(|error| PublishError::new(Fault::Operator, FaultScope::Session, error.to_string()))?;
+    connector.try_configured().await?;
+    Ok(" (the URLs that messages name were not tried)")
+}
+
+#[cfg(not(feature = "http"))]
+async fn try_configured(_: &Broker) -> Result<&'static str, PublishError> {
+    Ok("")
 }
 
 /// Reads the inbox of `[[verify.inbox]]`. A failure is only a warning: the relay publishes without
@@ -127,6 +154,22 @@ fn late(subject: &str, place: &str, limit: Duration) -> Finding {
 mod tests {
     use super::*;
 
+    /// Goal: an endpoint of the settings to which no request may go is found although messages name
+    /// others, which are not tried. Oracle: the error, and what is said to be untried.
+    #[cfg(feature = "http")]
+    #[tokio::test]
+    async fn an_endpoint_of_the_settings_is_tried_although_messages_name_others() {
+        let naming = brokers::http::Config::default()
+            .endpoint_header("webhook-url")
+            .hosts([(String::from("hooks.example.com"), brokers::http::AllowedHost::default())].into());
+        let untried = try_configured(&Broker::Http(Box::new(naming.clone()))).await.unwrap();
+        assert!(untried.contains("messages name were not tried"), "{untried}");
+        let forbidden = naming.url("http://127.0.0.1:1/s3cret");
+        let error = try_configured(&Broker::Http(Box::new(forbidden))).await.unwrap_err();
+        assert!(error.to_string().contains("127.0.0.1 resolves to 127.0.0.1"), "{error}");
+        assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+
     #[test]
     fn the_remedy_is_what_the_error_says_to_do() {
         for (told, unavailable, measured, remedy) in [
@@ -140,7 +183,7 @@ mod tests {
             ),
             ("no answer within 30 s", true, "no answer within 30 s", "check the server"),
         ] {
-            let error = message::PublishError::session_lost(told);
+            let error = PublishError::session_lost(told);
             let finding = failed("broker", told, error.remedy(), unavailable);
             assert_eq!((finding.measured.as_str(), finding.unavailable), (measured, unavailable));
             assert!(finding.remedy.is_some_and(|told| told.starts_with(remedy)), "{told}");

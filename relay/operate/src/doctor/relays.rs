@@ -1,21 +1,52 @@
-//! The check for relays that no process runs: a pipeline that was renamed leaves one.
+//! The checks of leases: whether a relay leads, and relays that no process runs. A pipeline that
+//! was renamed leaves one.
 
 use std::time::Duration;
 
 use outbox_log::LogError;
-use outbox_log::admin::RelayStatus;
+use outbox_log::admin::{Holder, RelayStatus};
 use tokio::time::timeout;
 
 use super::report::{CheckState, Finding};
+use super::text::age;
 use crate::PipelineConfig;
 
 const NAME: &str = "relays";
+const LEADER: &str = "leader";
+const DATABASE: &str = "database";
 
-/// Checks the other relays of a pipeline's outbox. Returns `None` if the database does not answer,
-/// which another check reports. Cancel-safe.
-pub(super) async fn look(pipeline: &PipelineConfig, limit: Duration) -> Option<Finding> {
-    let relays = timeout(limit, relays(pipeline)).await.ok()?.ok()?;
-    Some(check(pipeline.name.as_str(), &relays.iter().map(Known::from).collect::<Vec<_>>()))
+/// Checks the lease of a pipeline, and the other relays of its outbox. Returns nothing if the
+/// database does not answer, which another check reports. Cancel-safe.
+pub(super) async fn look(pipeline: &PipelineConfig, limit: Duration) -> Vec<Finding> {
+    let Ok(Ok(relays)) = timeout(limit, relays(pipeline)).await else { return Vec::new() };
+    let name = pipeline.name.as_str();
+    let own = relays.iter().find(|relay| relay.relay == name);
+    let leads = leader(own.map(|relay| relay.holder.as_ref()), pipeline.settings.lease_ttl);
+    vec![leads, check(name, &relays.iter().map(Known::from).collect::<Vec<_>>())]
+}
+
+/// Checks whether a relay leads: the holder of its lease; the outer `None` if none has ever led.
+fn leader(holder: Option<Option<&Holder>>, lease_ttl: Duration) -> Finding {
+    let Some(holder) = holder else {
+        return Finding::pass(LEADER, DATABASE, "no relay has led yet");
+    };
+    let Some(holder) = holder else {
+        let measured = "no relay leads: the last one has released its lease";
+        return Finding::warn(LEADER, DATABASE, measured, "start a relay with this pipeline");
+    };
+    let name = &holder.name;
+    if let Some(left) = holder.expires_in {
+        return Finding::pass(LEADER, DATABASE, format!("{name} leads, its lease ends in {}", age(left)));
+    }
+    let over = holder.expired_for.unwrap_or_default();
+    let measured = format!("no relay leads: the lease of {name} has been over for {}", age(over));
+    if over <= lease_ttl {
+        return Finding::pass(LEADER, DATABASE, measured);
+    }
+    let remedy = "no other relay has taken over: start one with this pipeline. If one runs, it cannot store \
+                  its lease in this database, and its log has the error (could not take the lease, could \
+                  not renew the lease): a disk without room, a missing right, a trigger";
+    Finding::fail(LEADER, DATABASE, measured, remedy)
 }
 
 async fn relays(pipeline: &PipelineConfig) -> Result<Vec<RelayStatus>, LogError> {
@@ -43,7 +74,7 @@ fn check(own: &str, relays: &[Known<'_>]) -> Finding {
     let left: Vec<&str> =
         relays.iter().filter(|relay| !relay.is_run && relay.name != own).map(|relay| relay.name).collect();
     if left.is_empty() {
-        return Finding::pass(NAME, "database", "a process runs every other relay of this outbox");
+        return Finding::pass(NAME, DATABASE, "a process runs every other relay of this outbox");
     }
     let measured = format!("no process runs {}", left.join(", "));
     let remedy = if relays.iter().any(|relay| relay.name == own) {
@@ -54,12 +85,34 @@ fn check(own: &str, relays: &[Known<'_>]) -> Finding {
         "this pipeline has no cursor yet and will publish every message that the outbox still has, under its \
          own source: if it was one of them, give it its former name back before it runs"
     };
-    Finding::unless(NAME, "database", measured, Some((CheckState::Warn, remedy.to_owned())))
+    Finding::unless(NAME, DATABASE, measured, Some((CheckState::Warn, remedy.to_owned())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: `relay status` says that no relay leads and sends to the doctor, which says where to
+    /// look. Oracle: the states and the remedy, for a holder, a lease that is over for long or
+    /// since a moment, a released one, and a new pipeline.
+    #[test]
+    fn a_lease_that_is_over_fails_and_says_where_to_look() {
+        const TTL: Duration = Duration::from_secs(15);
+        let holder = |expires_in: Option<u64>, expired_for: Option<u64>| Holder {
+            name: String::from("vm:7:e2"),
+            expires_in: expires_in.map(Duration::from_secs),
+            expired_for: expired_for.map(Duration::from_secs),
+        };
+        let of = |holder: &Holder| leader(Some(Some(holder)), TTL);
+        let leads = of(&holder(Some(13), None));
+        assert!(leads.state == CheckState::Pass && leads.measured.contains("vm:7:e2 leads"), "{leads:?}");
+        assert_eq!(of(&holder(None, Some(2))).state, CheckState::Pass, "a standby may be on its way");
+        let over = of(&holder(None, Some(67)));
+        assert!(over.state == CheckState::Fail && over.measured.contains("for 1m7s"), "{over:?}");
+        assert!(over.remedy.unwrap().contains("could not take the lease"));
+        assert_eq!(leader(Some(None), TTL).state, CheckState::Warn);
+        assert_eq!(leader(None, TTL).state, CheckState::Pass);
+    }
 
     #[test]
     fn a_relay_that_nobody_runs_is_told_and_a_new_name_before_it_runs() {

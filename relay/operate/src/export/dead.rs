@@ -105,7 +105,8 @@ impl ExportRow for DeadMessage {
         "changed_at",
         "payload_bytes",
         "edited",
-        "redrive_requested_by",
+        "died_again",
+        "requeue_requested_by",
         "error",
     ];
     const NAME: &'static str = "messages";
@@ -128,7 +129,8 @@ impl ExportRow for DeadMessage {
             seconds::text(self.changed_at),
             self.payload_bytes.to_string(),
             self.edited.to_string(),
-            some(&self.redrive_requested_by),
+            self.died_again.to_string(),
+            some(&self.requeue_requested_by),
             some(&self.error),
         ]
     }

@@ -11,6 +11,9 @@ use outbox_log::Address;
 use outbox_log::LogOptions;
 use secrecy::{ExposeSecret as _, SecretString};
 
+/// The words for the place of a URL, in the remedies of errors about connecting.
+const URL_OR_FILE: &str = "the URL or its file";
+
 /// The location of an outbox, and the options of its connections. `Debug` prints no secret.
 #[derive(Debug, Clone)]
 pub struct Database {
@@ -86,6 +89,18 @@ impl Database {
         }
     }
 
+    /// Returns a text about connecting that names the place where the URL is configured: the file
+    /// that holds it, or the setting. A driver of the database knows neither.
+    #[must_use]
+    pub(crate) fn named(&self, text: &str) -> String {
+        let place = match &self.known {
+            Known::Url(Secret::File(path)) => format!("the URL in {}", path.display()),
+            Known::Url(Secret::Text(_)) => String::from("database.url"),
+            Known::Lent(_) => return text.to_owned(),
+        };
+        text.replace(URL_OR_FILE, &place)
+    }
+
     /// Returns the options of connections.
     #[must_use]
     pub fn options(&self) -> &LogOptions {
@@ -116,5 +131,24 @@ impl Database {
             Dialect::Sqlite => sqlite_options(url).map(drop)?,
         }
         Ok(dialect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whoever has to replace a password reads where it is. Oracle: the remedy, for a URL in
+    /// a file, in the configuration, and of a service.
+    #[test]
+    fn the_place_of_a_wrong_password_is_named() {
+        let remedy = "write the correct password into the URL or its file, or set this one with ALTER ROLE";
+        let of = |secret| Database::new(secret, LogOptions::default()).named(remedy);
+        let file = of(Secret::File("/run/secrets/shipping-url".into()));
+        assert!(file.contains("password into the URL in /run/secrets/shipping-url, or set"), "{file}");
+        let text = of(Secret::Text("postgres://localhost/shop".into()));
+        assert!(text.contains("into database.url, or") && !text.contains("localhost"), "{text}");
+        let lent = Database::lent(Address::asked(|| Err(String::new())), LogOptions::default());
+        assert_eq!(lent.named(remedy), remedy);
     }
 }

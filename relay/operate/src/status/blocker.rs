@@ -3,6 +3,13 @@
 use outbox_log::admin::Blocker;
 use serde::{Serialize, Serializer};
 
+/// Returns the statement that ends an open transaction as a last resort, and rolls its work back.
+/// Its coordinator decides about a prepared one: `None`.
+#[must_use]
+pub fn statement_that_ends(blocker: &Blocker) -> Option<String> {
+    blocker.pid().map(|pid| format!("SELECT pg_terminate_backend({pid})"))
+}
+
 /// An open transaction as the outputs show it.
 #[derive(Serialize)]
 struct Shown<'a> {
@@ -49,6 +56,7 @@ mod tests {
             transaction: String::from("100"),
             age: Duration::from_secs(90),
         };
+        assert_eq!(statement_that_ends(&prepared), None, "its coordinator decides");
         assert_eq!(
             shown(prepared),
             json!({"pid": 0, "application_name": "order-7", "state": "prepared", "age_seconds": 90.0})
@@ -60,6 +68,7 @@ mod tests {
             state: None,
             age: None,
         };
+        assert_eq!(statement_that_ends(&session).as_deref(), Some("SELECT pg_terminate_backend(7)"));
         assert_eq!(
             shown(session),
             json!({"pid": 7, "application_name": "report", "state": null, "age_seconds": null})

@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::{PipelineState, PipelineStatus, Symptom};
 use crate::cause::Cause;
 use crate::error::OperateErrorKind;
+use crate::outage;
 use crate::pause::PAUSED_BY;
 use crate::seconds::age;
 
@@ -83,14 +84,7 @@ impl PipelineStatus {
     fn away(&self) -> String {
         let verb = if self.is_away() { "does not answer" } else { "cannot be read" };
         let problem = self.problem.as_deref().unwrap_or("unknown reason");
-        // The sentence says it already.
-        let said = [
-            "the database is not available: ",
-            "it could not connect: ",
-            "error communicating with database: ",
-        ];
-        let problem =
-            said.iter().fold(problem, |problem, said| problem.strip_prefix(said).unwrap_or(problem));
+        let problem = outage::reason(problem);
         match &self.location {
             Some(location) => format!("the database {location} {verb}: {problem}"),
             None => format!("the database {verb}: {problem}"),

@@ -24,7 +24,7 @@ pub(crate) struct Conditions {
     #[arg(long, value_name = "TYPE")]
     kind: Option<String>,
 
-    /// Only messages with this cause: message, broker or operator in an outbox; poison, rejected,
+    /// Only messages with this cause: message, broker or setup in an outbox; poison, rejected,
     /// too_old, … in an inbox.
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,

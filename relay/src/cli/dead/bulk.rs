@@ -1,8 +1,9 @@
 //! Decisions about more messages than fit a table: in parts, with progress, and with a summary.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use operate::dead::{Bulk, BulkReport, Change, Selected};
+use operate::dead::{Bulk, BulkReport, Change, Decision, Selected};
 use operate::{Places, Signed};
 use uuid::Uuid;
 
@@ -11,6 +12,7 @@ use super::super::failure::Failure;
 use super::super::output::{Format, counted, one_line};
 use super::super::progress::Counted;
 use super::super::replay::stop;
+use super::decision;
 
 /// Refusals that are printed in a summary.
 const SHOWN_MAX: usize = 10;
@@ -29,13 +31,39 @@ pub(super) async fn carry_out(
     Ok(Box::pin(selected.carry_out(&bulk, progress)).await?)
 }
 
-/// Prints the outcome. What stopped the decision, or was refused, ends the command.
-pub(super) fn told(report: BulkReport, format: Format) -> Result<Exit, Failure> {
+/// Time for a running relay to try the last messages of a requeue. Those before them have had more.
+const TRIED_WITHIN: Duration = Duration::from_secs(1);
+
+/// Returns where the messages of a requeue are, as far as that is known; `None` for other
+/// decisions.
+pub(super) async fn result(places: &Places, signed: &Signed, report: &BulkReport) -> Option<Decision> {
+    let id = report.decision.filter(|_| is_requeue(report) && report.error.is_none())?;
+    if !report.stopped {
+        tokio::time::sleep(TRIED_WITHIN).await;
+    }
+    decision::result(places, &signed.operator, id).await
+}
+
+fn is_requeue(report: &BulkReport) -> bool {
+    report.action == "requeue" && report.done > 0
+}
+
+/// Prints the outcome, and where the messages are now. What stopped the decision, or was refused,
+/// ends the command.
+pub(super) fn told(report: BulkReport, now: Option<&Decision>, format: Format) -> Result<Exit, Failure> {
     format.print(&report, text)?;
+    let requeue = report.decision.filter(|_| is_requeue(&report));
+    if let Some(id) = requeue {
+        decision::tell(id, now);
+    }
     let left = report.left();
     if report.stopped {
         let text = format!("stopped: {} were not reached", counted(left, "message"));
-        return Err(Failure::with_help(Exit::Unavailable, text, "run the same command again for the rest"));
+        let rest = requeue.map_or_else(
+            || String::from("run the same command again for the rest"),
+            |id| decision::rest_of_requeue(id, report.done),
+        );
+        return Err(Failure::with_help(Exit::Unavailable, text, rest));
     }
     if let Some(error) = report.error {
         let error = match (left, report.unknown) {
@@ -138,5 +166,35 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("not reached") && !text.contains("decision"), "{text}");
+    }
+
+    /// Goal: nobody repeats a stopped requeue and unknowingly requeues what died again. Oracle: the
+    /// advice.
+    #[test]
+    fn a_stopped_requeue_says_what_the_same_command_takes() {
+        let report = BulkReport {
+            decision: Some(Uuid::nil()),
+            action: "requeue",
+            selection: String::from("all: 102009 chosen"),
+            chosen: 102_009,
+            done: 89_496,
+            requested_before: 0,
+            refused: 0,
+            changed: 0,
+            following: 0,
+            dry_run: false,
+            unknown: 0,
+            decided_by: BTreeSet::new(),
+            refusals: Vec::new(),
+            stopped: true,
+            error: None,
+        };
+        let shown = told(report.clone(), None, Format::Table).unwrap_err().shown();
+        assert!(shown.contains("stopped: 12513 messages were not reached"), "{shown}");
+        assert!(shown.contains("those of the 89496 requeued messages that are dead again"), "{shown}");
+        assert!(shown.contains(&format!("`relay dead decision {}`", Uuid::nil())), "{shown}");
+        let discard = BulkReport { action: "discard", ..report };
+        let shown = told(discard, None, Format::Table).unwrap_err().shown();
+        assert!(shown.contains("run the same command again for the rest"), "{shown}");
     }
 }

@@ -18,7 +18,7 @@ use super::super::places::Where;
 use super::super::progress::{Counted, during};
 use super::super::signature::Signature;
 use super::arguments::{CONDITIONS, Conditions};
-use super::{bulk, show};
+use super::{bulk, decision, show};
 
 /// Maximum messages of a filter whose outcomes are printed one by one.
 const EACH_MAX: u64 = 500;
@@ -120,10 +120,23 @@ impl Decide {
         let signed = self.signature.signed_unless(self.dry_run)?;
         let places = self.place.open_for(&self.ids).await?;
         let done = Box::pin(self.decide(&places, &signed, change)).await;
+        let now = match &done {
+            Ok(Done::Bulk(report)) => Box::pin(bulk::result(&places, &signed, report)).await,
+            _ => None,
+        };
         places.close().await;
         match done? {
-            Done::Each(report) => told(report, format),
-            Done::Bulk(report) => bulk::told(report, format),
+            Done::Each(report) => {
+                let is_requeue =
+                    matches!(change, Change::Requeue { .. }) && report.messages.iter().any(|it| it.done);
+                let id = report.decision.filter(|_| is_requeue);
+                let exit = told(report, format);
+                if let Some(id) = id {
+                    decision::tell(id, None);
+                }
+                exit
+            }
+            Done::Bulk(report) => bulk::told(report, now.as_ref(), format),
         }
     }
 

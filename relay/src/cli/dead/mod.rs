@@ -4,6 +4,7 @@
 mod arguments;
 mod bulk;
 mod decide;
+mod decision;
 mod edits;
 mod show;
 
@@ -11,7 +12,7 @@ use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
 use operate::audit::{AuditQuery, read};
-use operate::dead::{self, Change, Filter, Listed, MessageRef, States};
+use operate::dead::{self, Change, Filter, Listed, MessageRef, States, Total, survey};
 use operate::export::DeadExport;
 use operate::{OperateError, Places};
 use outbox_log::ExceptionState;
@@ -27,6 +28,7 @@ use arguments::Conditions;
 #[cfg(feature = "fuzzing")]
 pub(crate) use decide::edited_headers;
 use decide::{Decide, Edit, Requeue};
+use decision::OfDecision;
 use edits::Edits;
 
 /// Actions on messages that wait for an operator.
@@ -39,7 +41,7 @@ pub enum Dead {
     Show(Show),
     /// Retry dead messages: the relay publishes them, or their consumer runs its handler again.
     /// Takes a few seconds if that process is running.
-    #[command(visible_alias = "redrive")]
+    #[command(alias = "redrive")]
     Requeue(Requeue),
     /// Discard dead messages: they are not sent again, or never take effect. With --id, also a
     /// message that is retried without success because its topic is missing or refused.
@@ -51,6 +53,9 @@ pub enum Dead {
     /// Show what operators have edited in a message of an outbox: payload and headers before and
     /// after, up to 64 KiB each. The audit records who looked.
     Edits(Edits),
+    /// Show what became of a requeue or a discard: who decided, and where its messages are now,
+    /// such as dead again.
+    Decision(OfDecision),
     /// List decisions with their outcomes, latest first. Includes pauses and resumes.
     Audit(Audit),
 }
@@ -73,7 +78,7 @@ pub struct List {
     closed: bool,
 
     /// Show the number of messages by topic and error instead of the messages. Errors that differ
-    /// only in numbers and ids are one. Counts up to 100,000.
+    /// only in numbers and ids are one. Groups up to 100,000, and counts all dead or retrying ones.
     #[arg(long, conflicts_with_all = ["limit", "export"])]
     count: bool,
 
@@ -148,6 +153,7 @@ impl Dead {
             Self::Discard(decide) => decide.execute(&Change::Discard, format).await,
             Self::Edit(edit) => edit.execute(format).await,
             Self::Edits(edits) => edits.execute(format).await,
+            Self::Decision(decision) => decision.execute(format).await,
             Self::Audit(audit) => audit.execute(format).await,
         }
     }
@@ -162,10 +168,17 @@ impl List {
             return Exporting::Dead(Box::new(export)).print().await;
         }
         let listed = during("listing messages", self.look(&places)).await;
+        let is_cut = self.count && listed.as_ref().is_ok_and(|listed| listed.more);
+        let total = if is_cut { during("counting messages", self.total(&places)).await } else { None };
         places.close().await;
         let listed = listed?;
         if self.count {
             show::counts(&listed.messages, listed.more, listed.away.is_empty(), format)?;
+            if let Some(total) = total {
+                let least = if total.is_at_least { "≥ " } else { "" };
+                let number = total.number;
+                note!("{least}{number} messages match; the numbers above are of the first {COUNTED_MAX}");
+            }
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
             if listed.more {
@@ -190,6 +203,29 @@ impl List {
             return vec![States::Closed];
         }
         self.states.iter().map(|state| state.of_log()).collect()
+    }
+
+    /// Returns the number of messages that match, as the databases count them; `None` if they do
+    /// not count these states at once, or do not answer.
+    async fn total(&self, places: &Places) -> Option<Total> {
+        let filter = self.conditions.filter(&[], &self.place);
+        let mut all = Total::default();
+        for state in self.counted_at_once()? {
+            let found = survey(places, &viewer(), &filter, state).await.ok()?;
+            all.number += found.total.number;
+            all.is_at_least |= found.total.is_at_least || !found.away.is_empty();
+        }
+        Some(all)
+    }
+
+    /// Returns the selected states, if the databases count each of them at once.
+    fn counted_at_once(&self) -> Option<Vec<ExceptionState>> {
+        let of = |state: &State| match state {
+            State::Dead => Some(ExceptionState::Dead),
+            State::Retrying => Some(ExceptionState::Retrying),
+            State::Held | State::Scheduled | State::Discarded => None,
+        };
+        if self.closed { None } else { self.states.iter().map(of).collect() }
     }
 
     /// Returns the messages of all requested states, in the order of the states.
@@ -233,5 +269,34 @@ impl Audit {
         let audited = during("reading", read(&places, &[], &viewer(), &query)).await;
         places.close().await;
         super::audit::print(audited?, false, format)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::super::{Cli, Command};
+    use super::*;
+
+    /// Returns the arguments of `relay dead list`.
+    fn list(options: &str) -> List {
+        let words = "relay dead list".split(' ').chain(options.split(' '));
+        match Cli::parse_from(words).command {
+            Command::Dead(Dead::List(list)) => list,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Goal: the number of more messages than are grouped is exact where that is cheap. Oracle: the
+    /// states that a database counts at once.
+    #[test]
+    fn dead_and_retrying_messages_are_counted_however_many_they_are() {
+        use ExceptionState::{Dead, Retrying};
+        assert_eq!(list("--count").counted_at_once(), Some(vec![Dead]));
+        let both = list("--count --state dead --state retrying").counted_at_once();
+        assert_eq!(both, Some(vec![Dead, Retrying]));
+        assert_eq!(list("--count --state held --state dead").counted_at_once(), None);
+        assert_eq!(list("--count --closed").counted_at_once(), None);
     }
 }

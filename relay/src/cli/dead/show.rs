@@ -111,6 +111,7 @@ pub(super) fn counts(
         Table::new(["source", "of", "topic", "state", "cause", "messages", "error"], rows)
             .optional(&["source", "state"])
             .below("error")
+            .short_names(&["topic", "error"])
             .shown()
     })
 }
@@ -139,6 +140,7 @@ pub(super) fn report(report: &Report, format: Format) -> Result<(), Failure> {
         });
         Table::new(["source", "of", "id", "topic", "key", "outcome"], rows)
             .optional(&["source", "of"])
+            .short_names(&["topic", "key", "outcome"])
             .shown()
     })
 }
@@ -152,7 +154,7 @@ fn rows(messages: &[DeadMessage]) -> String {
             message.topic.clone(),
             or_dash(message.key.as_ref()),
             or_dash(message.kind.as_ref()),
-            state(message),
+            message.state_told(),
             or_dash(message.cause.as_ref()),
             message.attempts.to_string(),
             seconds::text(message.since),
@@ -168,15 +170,8 @@ fn rows(messages: &[DeadMessage]) -> String {
     Table::new(headers, rows)
         .optional(&["source", "kind", "changed", "attempts", "cause", "state", "of"])
         .below("error")
+        .short_names(&["topic", "key", "kind", "error"])
         .shown()
-}
-
-/// Returns the state, and a requeue request that no consumer has carried out.
-fn state(message: &DeadMessage) -> String {
-    match &message.redrive_requested_by {
-        Some(actor) => format!("{}, requeue requested by {actor}", message.state),
-        None => message.state.to_string(),
-    }
 }
 
 /// Returns the attempts. Failures that are not the message's own do not count.
@@ -199,7 +194,7 @@ fn details(message: &DeadMessage) -> String {
         ("scope", message.scope.clone().filter(|scope| !scope.is_empty())),
         ("id", Some(message.id.clone())),
         ("message id", Some(or_dash(message.message_id.as_ref()))),
-        ("state", Some(state(message))),
+        ("state", Some(message.state_told())),
         ("topic", Some(message.topic.clone())),
         ("key", Some(or_dash(message.key.as_ref()))),
         ("kind", message.kind.clone()),

@@ -4,11 +4,12 @@
 //! line for each row, so that `grep` and `awk` work on it. On a terminal, optional columns are left
 //! out until the others fit, and a long text is cut, or takes lines of its own below its row. If
 //! the other columns still do not fit, each row becomes a block with a line for each value. Words
-//! are never broken.
+//! are never broken; names that are longer than any word are cut in their middle.
 
 use std::borrow::Cow;
 
 use console::{Term, measure_text_width, truncate_str};
+use operate::text::with_short_names;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 use super::one_line;
@@ -36,6 +37,8 @@ pub(crate) struct Table<const N: usize> {
     cut: Option<&'static str>,
     /// The column whose text is below its row where it does not fit whole.
     below: Option<&'static str>,
+    /// Columns whose names are cut in their middle on a terminal.
+    short_names: &'static [&'static str],
 }
 
 impl<const N: usize> Table<N> {
@@ -46,7 +49,7 @@ impl<const N: usize> Table<N> {
         for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
             widths[column] = widths[column].max(measure_text_width(cell));
         }
-        Self { headers, rows, widths, optional: &[], cut: None, below: None }
+        Self { headers, rows, widths, optional: &[], cut: None, below: None, short_names: &[] }
     }
 
     /// Allows these columns to be left out, the first one first.
@@ -67,6 +70,24 @@ impl<const N: usize> Table<N> {
         Self { below: Some(column), ..self }
     }
 
+    /// Cuts very long names in these columns in their middle, on a terminal: one name would turn
+    /// every row into a block, or leave no room for the reason behind it.
+    pub(crate) fn short_names(self, columns: &'static [&'static str]) -> Self {
+        debug_assert!(columns.iter().all(|name| self.headers.contains(name)), "{columns:?}");
+        Self { short_names: columns, ..self }
+    }
+
+    /// Returns the table with short names.
+    fn shortened(&self) -> Self {
+        let is_short = |column: usize| self.short_names.contains(&self.headers[column]);
+        let cell = |column: usize, cell: &String| {
+            if is_short(column) { with_short_names(cell) } else { cell.clone() }
+        };
+        let rows = self.rows.iter().map(|row| std::array::from_fn(|column| cell(column, &row[column])));
+        let Self { optional, cut, below, .. } = *self;
+        Self { optional, cut, below, ..Self::new(self.headers, rows) }
+    }
+
     /// Returns the text for standard output.
     pub(crate) fn shown(&self) -> String {
         self.drawn(terminal_width())
@@ -74,9 +95,16 @@ impl<const N: usize> Table<N> {
 
     /// Returns the text for a terminal of this width, or for one of unknown width or a pipe.
     pub(crate) fn drawn(&self, width: Option<usize>) -> String {
-        let all: Vec<usize> = (0..N).collect();
-        let Some(width) = width else { return self.lines(&all, None, None) };
-        let mut columns = all;
+        let columns: Vec<usize> = (0..N).collect();
+        match width {
+            None => self.lines(&columns, None, None),
+            Some(width) if self.short_names.is_empty() => self.fitted(columns, width),
+            Some(width) => self.shortened().fitted(columns, width),
+        }
+    }
+
+    /// Returns the text for a terminal of this width, which has room for some of these columns.
+    fn fitted(&self, mut columns: Vec<usize>, width: usize) -> String {
         if let Some(room) = self.room(&columns, width, CUT_AMPLE) {
             return self.lines(&columns, Some(room), Some(width));
         }
@@ -326,6 +354,23 @@ mod tests {
         for width in 30..120 {
             assert!(widest(&table.drawn(Some(width))) <= width, "{width}");
         }
+    }
+
+    /// Goal: one very long name does not turn a list into blocks, and does not hide the end of an
+    /// error. Oracle: the lines on a terminal, and the whole values in a pipe.
+    #[test]
+    fn a_very_long_name_is_cut_on_a_terminal_alone() {
+        let topic = format!("t333-long-{}-eu", "a".repeat(236));
+        let error = format!("no topic \"{topic}\" there: create it");
+        let rows = [[topic.clone(), error], [String::from("orders"), String::from("-")]];
+        let table = Table::new(["topic", "error"], rows).below("error").short_names(&["topic", "error"]);
+        let text = table.drawn(Some(80));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[3]), (4, "TOPIC", "orders"), "{text}");
+        assert!(lines[1].starts_with("t333-long-aaaa") && lines[1].ends_with("aa-eu"), "{text}");
+        assert!(lines[2].ends_with("there: create it") && widest(&text) <= 80, "{text}");
+        let whole = table.drawn(None);
+        assert!(whole.contains(&topic) && whole.lines().count() == 3, "{whole}");
     }
 
     #[test]

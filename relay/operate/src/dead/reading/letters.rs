@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 
-use inbox::{DeadLetter, DeadLetterId, DeadLetterQuery, LETTERS_LOOKED_AT_MAX};
+use inbox::{Action, DeadLetter, DeadLetterId, DeadLetterQuery, Decision, LETTERS_LOOKED_AT_MAX};
 use outbox_log::ExceptionState;
+use time::OffsetDateTime;
 
 use super::super::list::Bookmark;
 use super::super::message::{DeadMessage, Row};
@@ -39,11 +40,10 @@ impl Reading<'_> {
                 LETTERS_LOOKED_AT_MAX as usize
             };
             self.budget = self.budget.saturating_sub(looked_at);
-            let requested = requested(place, &slice.letters).await;
+            let requeued = requeued(place, &slice.letters).await;
             for letter in slice.letters {
                 let id = letter.id;
-                let mut message = DeadMessage::of_letter(number, letter);
-                message.redrive_requested_by = requested.get(&id).cloned();
+                let message = requeued.tell(DeadMessage::of_letter(number, letter), id);
                 // The configuration may name one database several times.
                 if self.filter.takes_error(message.error.as_deref()) && seen.insert(id) {
                     self.found.push(message);
@@ -75,13 +75,12 @@ impl Reading<'_> {
         let (filter, now) = (self.filter, self.now);
         let consumer = place.consumer.as_ref().or(filter.consumer.as_ref()).cloned();
         let found = &mut self.found;
-        let mut take = |letter: DeadLetter, requested: &HashMap<DeadLetterId, String>| {
+        let mut take = |letter: DeadLetter, requeued: &Requeued| {
             let is_here = consumer.as_ref().is_none_or(|consumer| consumer.as_str() == letter.consumer)
                 && place.scope.as_ref().is_none_or(|scope| scope.as_str() == letter.tenant)
                 && (resolved_too || letter.resolved.is_none());
             let id = letter.id;
-            let mut message = DeadMessage::of_letter(number, letter);
-            message.redrive_requested_by = requested.get(&id).cloned().filter(|_| message.is_dead());
+            let message = requeued.tell(DeadMessage::of_letter(number, letter), id);
             // The configuration may name one database several times.
             if is_here && filter.takes(&message, now) && seen.insert(id) {
                 found.push(message);
@@ -97,9 +96,9 @@ impl Reading<'_> {
                 letters = place.database.letters_of(uuid, consumer.as_ref()).await?;
                 letters.sort_by_key(|letter| letter.id);
             }
-            let requested = requested(place, &letters).await;
+            let requeued = requeued(place, &letters).await;
             for letter in letters {
-                take(letter, &requested);
+                take(letter, &requeued);
             }
         }
         if !filter.ids.is_empty() {
@@ -118,9 +117,9 @@ impl Reading<'_> {
             query.after = Some(last);
             let is_last = page.len() < PAGE_LETTERS.get() as usize;
             self.budget = self.budget.saturating_sub(page.len());
-            let requested = requested(place, &page).await;
+            let requeued = requeued(place, &page).await;
             for letter in page {
-                if take(letter, &requested) >= self.limit {
+                if take(letter, &requeued) >= self.limit {
                     return Ok(());
                 }
             }
@@ -138,14 +137,109 @@ impl Reading<'_> {
 /// Decisions read about each dead letter to find its open request, which is among the latest.
 const REQUESTS_AMONG: NonZeroU32 = NonZeroU32::MIN.saturating_add(19);
 
-/// Returns the authors of the redrives of these dead letters that no consumer has carried out yet;
-/// empty if the decisions cannot be read.
-async fn requested(place: &InboxPlace, letters: &[DeadLetter]) -> HashMap<DeadLetterId, String> {
+/// Requests of operators for dead letters, and their outcomes.
+#[derive(Default)]
+struct Requeued {
+    /// The authors of requests that no consumer has carried out yet.
+    waiting: HashMap<DeadLetterId, String>,
+    /// When the last request that was carried out ended. A letter that is open nevertheless has
+    /// failed again.
+    ended: HashMap<DeadLetterId, OffsetDateTime>,
+}
+
+impl Requeued {
+    /// Takes the decisions about letters, latest first.
+    fn of(decisions: Vec<Decision>) -> Self {
+        let mut requeued = Self::default();
+        for decision in decisions {
+            let letter = decision.subject.dead_letter;
+            match decision.subject.outcome {
+                None => _ = requeued.waiting.insert(letter, decision.signature.actor),
+                Some(_) if decision.action == Action::Redrive => {
+                    let at = decision.subject.done_at.unwrap_or(decision.at);
+                    requeued.ended.entry(letter).or_insert(at);
+                }
+                Some(_) => {}
+            }
+        }
+        requeued
+    }
+
+    /// Adds what is known of a letter. About a closed one, nothing waits or has failed.
+    fn tell(&self, message: DeadMessage, id: DeadLetterId) -> DeadMessage {
+        if !message.is_dead() {
+            return message;
+        }
+        let ended = self.ended.get(&id).copied();
+        DeadMessage {
+            requeue_requested_by: self.waiting.get(&id).cloned(),
+            died_again: ended.is_some(),
+            changed_at: ended.map_or(message.changed_at, |ended| ended.max(message.changed_at)),
+            ..message
+        }
+    }
+}
+
+/// Returns what operators have asked for these dead letters; nothing if the decisions cannot be
+/// read.
+async fn requeued(place: &InboxPlace, letters: &[DeadLetter]) -> Requeued {
     if letters.is_empty() {
-        return HashMap::new();
+        return Requeued::default();
     }
     let ids: Vec<DeadLetterId> = letters.iter().map(|letter| letter.id).collect();
-    let decisions = place.database.decisions_of(&ids, REQUESTS_AMONG).await.unwrap_or_default();
-    let open = decisions.into_iter().filter(|decision| decision.subject.outcome.is_none());
-    open.map(|decision| (decision.subject.dead_letter, decision.signature.actor)).collect()
+    Requeued::of(place.database.decisions_of(&ids, REQUESTS_AMONG).await.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use inbox::Signature;
+    use time::Duration;
+
+    use super::super::super::sample::entry;
+    use super::*;
+    use crate::message_state::MessageState;
+
+    fn decision(id: u128, action: Action, done: Option<i64>) -> Decision {
+        Decision {
+            number: 1,
+            at: OffsetDateTime::UNIX_EPOCH,
+            signature: Signature::new("ann", "prices are back"),
+            action,
+            subject: inbox::DecidedLetter {
+                dead_letter: DeadLetterId(uuid::Uuid::from_u128(id)),
+                consumer: String::from("billing"),
+                accept_late: false,
+                outcome: done.map(|_| String::from("Reject(no such price)")),
+                done_at: done.map(|seconds| OffsetDateTime::UNIX_EPOCH + Duration::seconds(seconds)),
+                decision: None,
+            },
+        }
+    }
+
+    /// Goal: an operator sees that a requeue of dead letters did not help, and when. Oracle: what
+    /// the list says of letters whose request failed, waits, or was never made, and of a closed
+    /// one.
+    #[test]
+    fn a_requeue_that_failed_shows_in_the_list() {
+        let decisions = vec![
+            decision(1, Action::Redrive, Some(90)),
+            decision(1, Action::Redrive, Some(30)),
+            decision(2, Action::Redrive, None),
+            decision(2, Action::Redrive, Some(60)),
+            decision(4, Action::Redrive, Some(60)),
+        ];
+        let requeued = Requeued::of(decisions);
+        let of = |id: u128, state| {
+            let message = DeadMessage { state, ..entry(7) };
+            requeued.tell(message, DeadLetterId(uuid::Uuid::from_u128(id)))
+        };
+        let failed = of(1, MessageState::Dead);
+        assert_eq!(failed.state_told(), "dead again");
+        assert_eq!(failed.changed_at, OffsetDateTime::UNIX_EPOCH + Duration::seconds(90));
+        let waits = of(2, MessageState::Dead);
+        assert_eq!(waits.state_told(), "dead again, requeue requested by ann");
+        assert_eq!(of(3, MessageState::Dead).state_told(), "dead");
+        let closed = of(4, MessageState::Applied);
+        assert_eq!((closed.state_told().as_str(), closed.died_again), ("applied", false));
+    }
 }

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use outbox_log::LogError;
 
+use crate::outage;
+
 /// Time limit for connecting, and for one query.
 #[cfg(feature = "postgres")]
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -42,7 +44,8 @@ impl From<LogError> for Unreachable {
     fn from(error: LogError) -> Self {
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let is_handed_on = causes.filter_map(|cause| cause.downcast_ref()).any(is_handed_on);
-        Self { unavailable: error.fault().is_temporary(), reason: error.to_string(), is_handed_on }
+        let reason = outage::told(&error.to_string()).into_owned();
+        Self { unavailable: error.fault().is_temporary(), reason, is_handed_on }
     }
 }
 
@@ -68,7 +71,7 @@ impl Unreachable {
     /// Converts the error of a query.
     fn asking(error: sqlx::Error) -> Self {
         let unavailable = error.as_database_error().is_none();
-        let told = message::error_text::chain(&error);
+        let told = outage::reason(&message::error_text::chain(&error));
         let why = outbox::connect::shared_session(&error).map(|why| format!(": {why}"));
         let reason = format!("it does not answer: {told}{}", why.unwrap_or_default());
         Self { reason, unavailable, is_handed_on: is_handed_on(&error) }
