@@ -10,8 +10,10 @@ use crate::sqlite::row::{COLUMNS, CONTENT, IS_LARGE, PARKED_COLUMNS};
 migrations::statements! {
     parts {
         now = NOW;
-        // The id that was given out last, also when no row has it any longer.
-        last_id = "coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0)";
+        // The id that was given out last, also when no row has it any longer. SQLite gives out none
+        // below the ids of rows, whatever its sequence says.
+        last_id = "max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_message'), 0),
+            coalesce((SELECT max(id) FROM outbox_message), 0))";
         // Due exceptions in certain `states`, each of which has its own index.
         due_exceptions = "{exceptions} AND e.{states} AND e.due_at <= {now} AND (e.due_at, e.id) > (?2, ?3)
             ORDER BY e.due_at, e.id LIMIT ?4";
