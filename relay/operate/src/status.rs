@@ -401,6 +401,12 @@ impl PipelineStatus {
         }
     }
 
+    /// Returns an upper bound of the messages that wait, if one is known to.
+    #[must_use]
+    pub fn waiting_max(&self) -> Option<u64> {
+        self.oldest_pending_id.and(self.backlog_entries_max)
+    }
+
     /// Returns the number of messages that do not flow: held, retrying or dead ones. Messages on
     /// their way or scheduled for later do not count.
     #[must_use]

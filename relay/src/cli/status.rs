@@ -174,8 +174,7 @@ fn urgency(shown: &PipelineStatus) -> Urgency {
     let mut waits = shown.waits();
     waits.sort_by_key(|wait| (!wait.needs_operator(), wait.symptom));
     let worst = waits.first();
-    let of_all = shown.oldest_pending_id.and(shown.backlog_entries_max);
-    let messages = worst.and_then(|wait| wait.count.map(|count| count.number).or(of_all));
+    let messages = worst.and_then(|wait| wait.count.map(|count| count.number).or(shown.waiting_max()));
     let lasts = worst.and_then(|wait| wait.lasts).unwrap_or_default();
     Urgency {
         is_fine: worst.is_none(),

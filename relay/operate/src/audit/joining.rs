@@ -2,9 +2,6 @@
 
 use super::line::AuditLine;
 
-/// The actions about sessions. A process may read only one of the audits, so all have them.
-const OF_SESSIONS: [&str; 3] = ["login", "logout", "revoke"];
-
 /// Maximum time between the lines of one action about a session: each database has its own clock.
 const APART_MAX: time::Duration = time::Duration::MINUTE;
 
@@ -27,7 +24,7 @@ pub(super) fn joined(lines: &mut Vec<AuditLine>) {
 /// Returns whether two lines are of one action about a session. The same action again in a pipeline
 /// that has it is another one.
 fn is_same(known: &AuditLine, line: &AuditLine) -> bool {
-    OF_SESSIONS.contains(&known.action.as_str())
+    known.is_of_session()
         && (&known.action, &known.actor) == (&line.action, &line.actor)
         && (&known.selection, &known.note) == (&line.selection, &line.note)
         && line.owners().all(|owner| known.owners().all(|other| other != owner))

@@ -12,6 +12,9 @@ use uuid::Uuid;
 use crate::places::OutboxPlace;
 use crate::seconds;
 
+/// The actions about sessions. A process may read only one of the audits, so all have them.
+const OF_SESSIONS: [&str; 3] = ["login", "logout", "revoke"];
+
 /// The action by which an operator has a dead message tried again.
 pub(super) const REQUEUE: &str = "requeue";
 
@@ -97,6 +100,12 @@ impl AuditLine {
             0 | 1 if !self.messages_is_at_least => self.id.clone(),
             messages => Some(format!("{least}{messages} messages")),
         }
+    }
+
+    /// Returns whether it is about sessions of the page, not about a pipeline.
+    #[must_use]
+    pub fn is_of_session(&self) -> bool {
+        OF_SESSIONS.contains(&self.action.as_str())
     }
 
     /// Returns the name of its owner, and of all others that have the line.

@@ -69,8 +69,18 @@ pub const REMOVE_THE_CAUSE: &str = "Requeueing more will not help before the cau
 
 /// The situation of dead letters whose consumer has failed again.
 const FAILED_AGAIN: &str = "failed again";
+/// The situation of messages that the relay has not published yet.
+const ON_ITS_WAY: &str = "on its way";
+/// The situation of dead letters whose consumer has not carried the request out yet.
+const WAITING: &str = "waiting for its consumer";
 
 impl Standing {
+    /// Returns whether these messages have not left yet.
+    #[must_use]
+    pub fn is_on_its_way(&self) -> bool {
+        matches!(self.what, ON_ITS_WAY | WAITING)
+    }
+
     /// Returns whether requeueing these messages did not help.
     #[must_use]
     pub fn is_dead_again(&self) -> bool {
@@ -216,7 +226,7 @@ impl Sum {
             first: record.first,
             last: record.last,
         });
-        for (what, count) in [("waiting for its consumer", record.waiting), (FAILED_AGAIN, record.failed)] {
+        for (what, count) in [(WAITING, record.waiting), (FAILED_AGAIN, record.failed)] {
             if count > 0 {
                 self.count(what, count, false);
             }
@@ -244,7 +254,7 @@ fn requeued(state: Option<ExceptionState>) -> &'static str {
         None => "published, or decided about again",
         Some(ExceptionState::Dead) => DEAD_AGAIN,
         Some(ExceptionState::Discarded) => "discarded since",
-        Some(_) => "on its way",
+        Some(_) => ON_ITS_WAY,
     }
 }
 

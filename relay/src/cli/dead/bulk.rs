@@ -123,6 +123,27 @@ mod tests {
 
     use super::*;
 
+    /// Returns the report of a requeue that has done nothing yet.
+    fn report() -> BulkReport {
+        BulkReport {
+            decision: Some(Uuid::nil()),
+            action: "requeue",
+            selection: String::from("topic=orders: 2009 chosen"),
+            chosen: 2_009,
+            done: 0,
+            requested_before: 0,
+            refused: 0,
+            changed: 0,
+            following: 0,
+            dry_run: false,
+            unknown: 0,
+            decided_by: BTreeSet::new(),
+            refusals: Vec::new(),
+            stopped: false,
+            error: None,
+        }
+    }
+
     #[test]
     fn a_summary_says_what_was_not_done() {
         let refusal = Refusal {
@@ -132,21 +153,13 @@ mod tests {
             why: String::from("it is changing"),
         };
         let report = BulkReport {
-            decision: Some(Uuid::nil()),
-            action: "requeue",
-            selection: String::from("topic=orders: 2009 chosen"),
-            chosen: 2_009,
             done: 1_000,
-            requested_before: 0,
             refused: 1,
-            changed: 0,
             following: 12,
-            dry_run: false,
-            unknown: 0,
             decided_by: BTreeSet::from([String::from("bob")]),
             refusals: vec![refusal],
             stopped: true,
-            error: None,
+            ..report()
         };
         let text = text(&report);
         for line in [
@@ -172,23 +185,7 @@ mod tests {
     /// advice.
     #[test]
     fn a_stopped_requeue_says_what_the_same_command_takes() {
-        let report = BulkReport {
-            decision: Some(Uuid::nil()),
-            action: "requeue",
-            selection: String::from("all: 102009 chosen"),
-            chosen: 102_009,
-            done: 89_496,
-            requested_before: 0,
-            refused: 0,
-            changed: 0,
-            following: 0,
-            dry_run: false,
-            unknown: 0,
-            decided_by: BTreeSet::new(),
-            refusals: Vec::new(),
-            stopped: true,
-            error: None,
-        };
+        let report = BulkReport { chosen: 102_009, done: 89_496, stopped: true, ..report() };
         let shown = told(report.clone(), None, Format::Table).unwrap_err().shown();
         assert!(shown.contains("stopped: 12513 messages were not reached"), "{shown}");
         assert!(shown.contains("those of the 89496 requeued messages that are dead again"), "{shown}");

@@ -148,7 +148,7 @@ impl<'a> Subject<'a> {
     fn kept(&self) -> u64 {
         let Some(worst) = self.waits.first() else { return 0 };
         let of_all = match self.of {
-            Of::Pipeline(status) => status.oldest_pending_id.and(status.backlog_entries_max),
+            Of::Pipeline(status) => status.waiting_max(),
             Of::Consumer(_) => None,
         };
         match worst.count {

@@ -180,8 +180,6 @@ fn told(name: &str, value: &str) -> String {
     }
 }
 
-/// The actions about sessions.
-const OF_SESSIONS: [&str; 3] = ["login", "logout", "revoke"];
 /// The actions about sessions for which nobody gives a reason.
 const WITHOUT_REASON: [&str; 2] = ["login", "logout"];
 
@@ -208,6 +206,7 @@ impl From<AuditLine> for Line {
             }
             _ => line.subject(),
         };
+        let is_of_session = line.is_of_session();
         let AuditLine { at, actor, action, source, owner, also_of: others, outcome, selection, note, .. } =
             line;
         let action = match source {
@@ -216,15 +215,11 @@ impl From<AuditLine> for Line {
             AuditSource::Outbox | AuditSource::Inbox => action,
         };
         let line = Self { at, actor, action, owner, others, subject, outcome, selection, note };
-        if line.is_of_session() { line.about_session() } else { line }
+        if is_of_session { line.about_session() } else { line }
     }
 }
 
 impl Line {
-    fn is_of_session(&self) -> bool {
-        OF_SESSIONS.contains(&self.action.as_str())
-    }
-
     /// Returns the line of an action about sessions: these are its subject, not a filter.
     fn about_session(self) -> Self {
         let has_reason = !WITHOUT_REASON.contains(&self.action.as_str());

@@ -5,9 +5,8 @@ use operate::Operator;
 use operate::cause::signature;
 use operate::consumers::ConsumerLine;
 use operate::pause::PauseLine;
-use operate::status::{Count, PipelineStatus, Symptom, Wait};
+use operate::status::{Count, PipelineStatus, Symptom, Wait, statement_that_ends};
 use outbox_log::PauseScope;
-use outbox_log::admin::Blocker;
 use time::OffsetDateTime;
 
 use super::super::address::{to, with_query};
@@ -132,7 +131,7 @@ fn waiting(subject: &Subject<'_>, wait: &Wait) -> Option<String> {
         }
         _ => false,
     };
-    let entries = status.backlog_entries_max.filter(|_| is_of_all && status.oldest_pending_id.is_some())?;
+    let entries = status.waiting_max().filter(|_| is_of_all)?;
     let text = if entries == 1 { "message waits." } else { "messages wait." };
     Some(format!("At most {} {text}", count(entries)))
 }
@@ -214,14 +213,14 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
             let pause = status.paused.iter().find(|pause| pause.told() == wait.why);
             html! { @if let Some(pause) = pause { (resume(name, pause, "")) } }
         }
-        Symptom::RowsHeldBack => match &status.held_back_by {
-            Some(Blocker::Session { pid, .. }) => {
+        Symptom::RowsHeldBack => match status.held_back_by.as_ref().and_then(statement_that_ends) {
+            Some(statement) => {
                 html! {
                     "as a last resort, which rolls its work back: "
-                    code { (copyable("statement", &format!("SELECT pg_terminate_backend({pid})"))) }
+                    code { (copyable("statement", &statement)) }
                 }
             }
-            _ => html! {},
+            None => html! {},
         },
         _ => html! {},
     }
@@ -329,6 +328,7 @@ mod tests {
     use operate::cause::Cause;
     use operate::status::{BrokerError, PipelineState};
     use outbox_log::ExceptionState::{Dead, Held, Retrying};
+    use outbox_log::admin::Blocker;
 
     fn dead(others: usize) -> PipelineStatus {
         let text = String::from("no route for <queue>");

@@ -96,8 +96,7 @@ pub(crate) async fn show(
 
 /// Returns whether messages of a decision have not left yet.
 fn is_on_its_way(decision: &Decision) -> bool {
-    let is_open = |it: &Standing| matches!(it.what, "on its way" | "waiting for its consumer");
-    decision.standing.iter().any(|it| is_open(it) && it.count > 0)
+    decision.standing.iter().any(|it| it.is_on_its_way() && it.count > 0)
 }
 
 /// Messages like those of a decision that have failed since.
@@ -401,7 +400,7 @@ impl View<'_> {
 
     fn where_now(&self, standing: &Standing) -> Vec<Markup> {
         let least = if standing.is_at_least { "≥ " } else { "" };
-        let is_bad = failed_again(standing);
+        let is_bad = standing.is_dead_again();
         let kept = kept(self.query);
         let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
         vec![
@@ -436,11 +435,6 @@ fn attempts(failing: &Failing) -> String {
     let most = if failing.number == 1 { "" } else { "up to " };
     let noun = if failing.attempts == 1 { "attempt" } else { "attempts" };
     format!("{most}{} {noun}", count(failing.attempts.into()))
-}
-
-/// Returns whether requeueing these messages did not help.
-fn failed_again(standing: &Standing) -> bool {
-    matches!(standing.what, "dead again" | "failed again")
 }
 
 /// Renders what became of a message, in a colour that shows whether this is a success.

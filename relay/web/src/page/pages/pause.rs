@@ -79,8 +79,7 @@ pub(crate) async fn ask(
 
 /// Returns how many messages of a pipeline wait: `: 41 are held, and up to 1,200 are not read yet`.
 fn flows(status: &PipelineStatus) -> Option<String> {
-    let unread =
-        status.backlog_entries_max.filter(|_| status.oldest_pending_id.is_some()).unwrap_or_default();
+    let unread = status.waiting_max().unwrap_or_default();
     let held = status.parked(ExceptionState::Held);
     let least = if status.exceptions_are_at_least { "at least " } else { "" };
     let held = (held > 0).then(|| format!("{least}{} of the pipeline are held", count(held)));
