@@ -19,6 +19,7 @@ use crate::paused::Paused;
 use crate::settings::DeadPolicy;
 use crate::stuck::Stuck;
 use crate::suspects::Suspects;
+use crate::topic_queues::{Rest, TopicQueues};
 
 /// The decision about a new entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Blocks {
     paused: Paused,
     /// Queues with held entries.
     pub(super) held: Held,
+    /// Those of them that rest because of their topics.
+    topic_queues: TopicQueues,
     /// Keys that have more messages than leave soon.
     pub(super) bursts: Bursts,
 }
@@ -148,10 +151,11 @@ impl Blocks {
         for queue in self.paused.queues() {
             self.held.rest(queue);
         }
-        if before.has_more_than(&self.paused) {
-            // As when a topic accepts messages again.
-            self.held.release_all();
+        for queue in before.queues_without(&self.paused) {
+            self.held.release(queue.clone());
         }
+        let resumed: Vec<String> = before.topics_without(&self.paused).map(str::to_owned).collect();
+        resumed.iter().for_each(|topic| self.topic_goes_on(topic));
         true
     }
 
@@ -285,8 +289,38 @@ impl Blocks {
         self.held.stop(queue);
         // The entry is now the first of its queue, and nothing stops it. The entry that the queue
         // waited for may itself wait for this one.
-        if self.held.unread(queue) == Some(id) && !self.keeps(topic, key, id) {
-            self.held.recheck(queue);
+        if self.held.unread(queue) == Some(id) {
+            if !self.keeps(topic, key, id) {
+                self.held.recheck(queue);
+            } else if self.stops(topic) {
+                self.rests(topic, QueueName::of(topic, key));
+            }
+        }
+    }
+
+    /// Returns whether the topic lets no entry through now.
+    fn stops(&self, topic: &str) -> bool {
+        self.is_blocked(topic) || self.is_full(topic)
+    }
+
+    /// Records that a queue rests because of the topic of its first entry.
+    fn rests(&mut self, topic: &str, queue: QueueName) {
+        let hash = QueueHash::of_name(&queue);
+        let is_stored = self.held.is_stored(hash);
+        let rest = Rest { takes_turns: self.busy.held(topic), is_stored, walks: self.held.walks() };
+        if let Some(now) = self.topic_queues.rests(topic, queue, rest)
+            && let Some(round) = self.held.round(hash)
+            && *round == 0
+        {
+            *round = now;
+        }
+    }
+
+    /// Records that a held entry that was read stays the first one of its queue. `leaves_share`:
+    /// its topic is busy, and the queue has had its share.
+    pub(crate) fn stopped_at(&mut self, topic: &str, queue: &QueueName, leaves_share: bool) {
+        if leaves_share || self.stops(topic) {
+            self.rests(topic, queue.clone());
         }
     }
 
@@ -382,25 +416,47 @@ impl Blocks {
     /// Reads held entries of a busy topic back whose turn it is.
     fn serve(&mut self, topic: &str) {
         if self.topics.contains_key(topic) || self.paused.has_topic(topic) {
-            // The end of that releases all queues.
-            return;
+            return; // until the end of that
         }
-        let Turn { queues, share } = self.busy.turn(topic);
+        let Turn { queues, share } = self.busy.turn(topic, self.topic_queues.len(topic));
+        if queues == 0 {
+            return; // until a turn begins
+        }
         let mut released = 0;
         while released < queues
-            && let Some(name) = self.busy.next_queue(topic)
+            && let Some(name) = self.topic_queues.next(topic)
         {
             // One that is read already has its turn, even while enough of it is in the window.
             let is_read = self.held.is_read(&name);
             released += usize::from(self.held.release_share(name, Some(share)) || is_read);
         }
-        if released == 0 {
-            self.busy.walk_begins(topic);
-            // It would be found last: names of keys come before those of topics.
-            self.held.release_share(QueueName::of(topic, None), Some(share));
-            self.held.release_all();
-        } else {
+        if self.topic_queues.wants_walk(topic) {
+            self.held.look_for_queues();
+        }
+        let held = &self.held;
+        if self.topic_queues.is_done(topic, |queue| held.is_moving(queue)) {
+            self.busy.holds_none(topic);
+        } else if released > 0 || !self.topic_queues.is_partial(topic) {
             self.busy.given(topic);
+        } else {
+            // A walk would find it last: names of keys come before those of topics.
+            self.held.release_share(QueueName::of(topic, None), Some(share));
+        }
+    }
+
+    /// Releases the queues that rest because of a topic, unless it is stopped for another reason as
+    /// well.
+    fn topic_goes_on(&mut self, topic: &str) {
+        if self.topics.contains_key(topic) || self.paused.has_topic(topic) {
+            return;
+        }
+        if self.busy.contains(topic) && !self.topic_queues.is_given_up(topic) {
+            return self.serve(topic);
+        }
+        let released = self.topic_queues.release(topic);
+        released.queues.into_iter().for_each(|queue| self.held.release(queue));
+        if released.is_partial {
+            self.held.release_all();
         }
     }
 
@@ -411,10 +467,20 @@ impl Blocks {
             self.serve(&topic);
         }
         let over = self.busy.over(now);
-        if !over.is_empty() {
-            self.held.release_all();
-        }
+        over.iter().for_each(|topic| self.topic_goes_on(topic));
         over
+    }
+
+    /// Returns whether an entry at which a queue rests is released: its key stops it, or the queue
+    /// is known as one of a topic, or a walk looks for more queues of its topic.
+    #[cfg(test)]
+    pub(crate) fn releases(&self, topic: &str, queue: QueueHash, id: EntryId) -> bool {
+        let is_stopped = self.paused.has_queue(queue) || self.stuck.stops_entry(queue, id);
+        // A queue that has had its share is one of that topic, whatever its next entry is.
+        let mut topics = self.busy.names().chain([topic]);
+        is_stopped
+            || self.topic_queues.knows(queue)
+            || topics.any(|topic| self.topic_queues.is_partial(topic))
     }
 
     /// Returns whether a turn of a busy topic reads held entries later.
@@ -549,8 +615,7 @@ impl Blocks {
     pub(crate) fn unblock_topic(&mut self, topic: &str) -> bool {
         let was_blocked = self.topics.remove(topic).is_some();
         if was_blocked {
-            self.held.release(QueueName::of(topic, None));
-            self.held.release_all();
+            self.topic_goes_on(topic);
         }
         was_blocked
     }
@@ -594,6 +659,7 @@ impl Blocks {
     /// Takes in names of queues. Queues whose first entry can leave are read back.
     pub(crate) fn walked(&mut self, names: HeldQueues) {
         let last = names.queues.last().map(|queue| queue.name.clone());
+        let walks = self.held.walks();
         for HeldQueue { name, topic, first } in names.queues {
             let queue = QueueHash::of_name(&name);
             self.held.found(queue);
@@ -606,11 +672,13 @@ impl Blocks {
                 && !self.topics.contains_key(&topic)
                 && !self.paused.has_topic(&topic)
             {
-                if unread == first || is_keyless {
-                    self.busy.list(&topic, name);
-                } else {
+                if unread != first && !is_keyless {
                     // The topic of its next entry is unknown.
                     self.held.release_share(name, Some(1));
+                } else if !self.held.is_moving(queue)
+                    && let Some(round) = self.held.round(queue)
+                {
+                    self.topic_queues.found(&topic, name, round, walks);
                 }
                 continue;
             }
@@ -618,16 +686,21 @@ impl Blocks {
             let waits_for_topic = unread == first && self.is_blocked(&topic);
             if !waits_for_topic || self.awaits_witness(&topic, first, is_keyless) {
                 self.held.release(name);
+            } else if !self.held.is_moving(queue) {
+                self.rests(&topic, name);
             }
         }
-        let is_walk = self.held.is_walking();
+        let is_end = self.held.is_walking() && names.exhausted;
         self.held.walked(last, names.exhausted);
-        let served = if is_walk && names.exhausted {
-            self.busy.walked(!self.held.is_walking())
-        } else {
-            self.busy.listed()
-        };
-        served.iter().for_each(|topic| self.serve(topic));
+        if is_end {
+            let held = &self.held;
+            self.topic_queues.walked(walks, |queue| held.is_stored(queue));
+        }
+        for topic in self.busy.want_queues() {
+            if is_end || self.topic_queues.len(&topic) >= self.busy.turn(&topic, 0).queues {
+                self.serve(&topic);
+            }
+        }
         self.end_search(names.exhausted);
     }
 }
@@ -722,6 +795,34 @@ mod tests {
         assert_eq!(later, [name("a"), name("b")], "they are read once they have not enough");
     }
 
+    /// Goal: with large messages, for which an answer has room for some queues only, none goes
+    /// without. Oracle: the queue that each query names first, and the share of one that had none.
+    #[test]
+    fn a_queue_for_which_an_answer_had_no_room_comes_first_in_the_next_query() {
+        let mut blocks = Blocks::default();
+        for key in ["a", "b"] {
+            let name = QueueName::of("t", Some(key));
+            blocks.held.load(QueueHash::of_name(&name), EntryId(1));
+            blocks.held.release_share(name, Some(9));
+        }
+        let mut firsts = Vec::new();
+        for _ in 0..4 {
+            let asks = blocks.asks(|_| false);
+            assert_eq!(asks.len(), 2);
+            for (ask, entries) in asks.iter().zip([5, 0]) {
+                let queue = QueueHash::of_name(&ask.queue);
+                assert!(blocks.held.answered(queue, ask.from));
+                blocks.held.read(queue, UpTo(EntryId(ask.from.0 + entries - 1)));
+            }
+            if firsts.is_empty() {
+                let left_out = QueueHash::of_name(&asks[1].queue);
+                assert_eq!(blocks.held.share(left_out), Some(9));
+            }
+            firsts.push(asks[0].queue.clone());
+        }
+        assert!(firsts[0] == firsts[2] && firsts[1] == firsts[3] && firsts[0] != firsts[1], "{firsts:?}");
+    }
+
     #[test]
     fn new_entries_wait_while_the_last_held_ones_are_not_stored() {
         let mut blocks = Blocks::default();
@@ -808,6 +909,56 @@ mod tests {
         blocks.block_topic("missing", EntryId(9));
         answer(&mut blocks, 5, StoppedAt(EntryId(5)));
         assert_eq!(blocks.place("other", K), Place::Hold);
+    }
+
+    /// Goal: the end of a topic's stop or pause costs no more than the queues of the topic, however
+    /// many of others are held. Oracle: the queues that are read, and whether names are asked for.
+    #[test]
+    fn a_topic_goes_on_without_a_look_at_the_queues_of_others() {
+        let mut blocks = Blocks::default();
+        let hold = |blocks: &mut Blocks, topic: &str, key: Option<&str>, id| {
+            blocks.hold(topic, key, EntryId(id));
+            blocks.held.stored(&QueueName::of(topic, key), EntryId(id));
+        };
+        blocks.block_topic("down", EntryId(1));
+        (2..100).for_each(|id| hold(&mut blocks, "down", Some(&id.to_string()), id));
+        let pause = Paused::of([outbox_log::PauseScope::Topic("t".into())]);
+        for is_pause in [false, true] {
+            if is_pause {
+                blocks.set_paused(pause.clone());
+            } else {
+                blocks.block_topic("t", EntryId(100));
+            }
+            hold(&mut blocks, "t", K, 101);
+            hold(&mut blocks, "t", None, 102);
+            assert!(froms(&mut blocks).is_empty());
+            if is_pause {
+                blocks.set_paused(Paused::default());
+            } else {
+                blocks.unblock_topic("t");
+            }
+            let mut read = froms(&mut blocks);
+            read.sort_unstable();
+            assert_eq!(read, [101, 102]);
+            assert_eq!(blocks.held.wanted_names(), None);
+            answer(&mut blocks, 101, All);
+            let keyless = QueueHash::of("t", None);
+            assert!(blocks.held.answered(keyless, EntryId(102)));
+            blocks.held.read(keyless, All);
+        }
+        blocks.unblock_topic("down");
+        assert_eq!(blocks.held.wanted_names(), Some(None), "there are too many of them to remember");
+    }
+
+    #[test]
+    fn a_key_goes_on_when_its_pause_ends() {
+        let mut blocks = Blocks::default();
+        blocks.set_paused(Paused::of([outbox_log::PauseScope::Key("k".into())]));
+        blocks.hold("t", K, EntryId(2));
+        store(&mut blocks, &[2]);
+        assert!(froms(&mut blocks).is_empty());
+        blocks.set_paused(Paused::default());
+        assert_eq!((froms(&mut blocks), blocks.held.wanted_names()), (vec![2], None));
     }
 
     #[test]

@@ -8,16 +8,14 @@
 //! and found no room would be stored again. A topic that shares its destination with others may
 //! have nothing there whose answer could begin its turn, so a turn also begins after a pause.
 //!
-//! The queues of a topic have turns as well. A walk over their names lists them, and each turn
-//! reads some, its share of each.
+//! The queues of a topic have turns as well (`topic_queues.rs`): each turn of the topic reads some
+//! of them, its share of each.
 //!
 //! A topic is busy from the first such moment until none has come for a minute: this, and not each
 //! turn, is reported.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
-
-use outbox_log::QueueName;
 
 /// The first pause after which a topic goes on although its destination has not answered. It
 /// doubles with each further one.
@@ -32,9 +30,6 @@ const LASTS: Duration = Duration::from_secs(60);
 /// Part of what a destination has taken by which the next turn exceeds it, as a divisor. It doubles
 /// with each turn that finds room for everything.
 const GROWTH: usize = 8;
-
-/// Maximum queues of a topic that are listed. A walk that begins behind them lists the others.
-const LISTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
 /// Maximum destinations that messages name themselves and that are remembered as busy. The others
 /// are only counted.
@@ -60,17 +55,6 @@ enum State {
     Full { low: usize },
     /// Its destination had no room. It goes on when this many are left.
     Refused { low: usize },
-}
-
-/// Whether entries of a topic may be held. Those of the log wait behind them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owed {
-    /// None is.
-    Nothing,
-    /// Some were before the last walk began.
-    Earlier,
-    /// One was held since then, so that the walk need not find it.
-    Later,
 }
 
 /// The progress of a turn.
@@ -99,14 +83,9 @@ struct Topic {
     until: Duration,
     /// How many pauses in a row have ended without an answer.
     pauses: u32,
-    owed: Owed,
+    /// Whether entries of the topic may be held. Those of the log wait behind them.
+    holds_some: bool,
     stage: Stage,
-    /// Queues with held entries that were found and have not had their turn.
-    queues: VecDeque<QueueName>,
-    /// The last queue that had room in that list: a walk lists those behind it.
-    after: Option<QueueName>,
-    /// Whether queues of this walk had no room there.
-    is_cut: bool,
 }
 
 /// The entries that a topic lets through in its turn.
@@ -128,11 +107,8 @@ impl Topic {
             growth: 1,
             until: now,
             pauses: 0,
-            owed: Owed::Later,
+            holds_some: true,
             stage: Stage::Read,
-            queues: VecDeque::new(),
-            after: None,
-            is_cut: false,
         }
     }
 
@@ -141,7 +117,7 @@ impl Topic {
         if self.state == State::Open { self.limit.saturating_sub(self.has) } else { 0 }
     }
 
-    /// Returns whether queues are to be read back once they are listed.
+    /// Returns whether queues are to be read back once they are known.
     fn wants_queues(&self) -> bool {
         self.room() > 0 && self.stage != Stage::Given
     }
@@ -153,12 +129,11 @@ impl Topic {
         self.stage = Stage::Begun;
     }
 
-    /// Forgets what was listed: a walk over all queues follows.
+    /// Lets entries through up to the limit, without waiting for what the destination has.
     fn open(&mut self) {
         self.state = State::Open;
-        self.queues.clear();
-        self.after = None;
-        self.owed = Owed::Later;
+        self.stage = Stage::Read;
+        self.holds_some = true;
     }
 }
 
@@ -197,13 +172,19 @@ impl Busy {
     /// Returns whether new entries of the topic are held: it lets none through, or others are held.
     #[must_use]
     pub(crate) fn holds(&self, topic: &str) -> bool {
-        self.topics.get(topic).is_some_and(|topic| topic.owed != Owed::Nothing || topic.room() == 0)
+        self.topics.get(topic).is_some_and(|topic| topic.holds_some || topic.room() == 0)
+    }
+
+    /// Returns the busy topics.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.topics.keys().map(String::as_str)
     }
 
     /// Returns whether a turn of any topic reads held entries later.
     #[cfg(test)]
     pub(crate) fn has_a_turn_later(&self) -> bool {
-        self.topics.values().any(|topic| topic.owed != Owed::Nothing)
+        self.topics.values().any(|topic| topic.holds_some)
     }
 
     /// Records that a destination had no room for an entry. `in_flight` counts the entries of the
@@ -223,7 +204,7 @@ impl Busy {
         topic.state = State::Refused { low: topic.has / 2 };
         topic.limit = topic.has.max(1);
         topic.growth = (topic.limit / GROWTH).max(1);
-        topic.owed = Owed::Later;
+        topic.holds_some = true;
         is_news
     }
 
@@ -261,7 +242,7 @@ impl Busy {
     /// busy: then a later turn reads it.
     pub(crate) fn held(&mut self, name: &str) -> bool {
         let Some(topic) = self.topics.get_mut(name) else { return false };
-        topic.owed = Owed::Later;
+        topic.holds_some = true;
         true
     }
 
@@ -271,9 +252,7 @@ impl Busy {
         let Some(topic) = self.topics.get_mut(name) else { return false };
         topic.has = topic.has.saturating_sub(1);
         let begins = match topic.state {
-            State::Open => {
-                topic.owed != Owed::Nothing && topic.stage == Stage::Read && topic.has <= topic.limit / 2
-            }
+            State::Open => topic.holds_some && topic.stage == Stage::Read && topic.has <= topic.limit / 2,
             State::Full { low } | State::Refused { low } => topic.has <= low,
         };
         if begins {
@@ -312,7 +291,7 @@ impl Busy {
         self.now = now;
         let mut names = Vec::new();
         for (name, topic) in &mut self.topics {
-            if topic.until <= now && (topic.owed != Owed::Nothing || topic.state != State::Open) {
+            if topic.until <= now && (topic.holds_some || topic.state != State::Open) {
                 topic.has = has(name);
                 topic.pauses = topic.pauses.saturating_add(1);
                 topic.begin_turn(now);
@@ -322,42 +301,11 @@ impl Busy {
         names
     }
 
-    /// Lists a queue whose first entry is of a busy topic.
-    pub(crate) fn list(&mut self, topic: &str, queue: QueueName) {
-        let Some(topic) = self.topics.get_mut(topic) else { return };
-        // Walks go in the order of names; one that another topic needs lists no queue twice.
-        let last = topic.after.as_ref().max(topic.queues.back());
-        if last.is_some_and(|last| queue <= *last) {
-            return;
-        }
-        if topic.queues.len() < LISTED_MAX {
-            topic.queues.push_back(queue);
-        } else if !topic.is_cut {
-            topic.is_cut = true;
-            topic.after = topic.queues.back().cloned();
-        }
-    }
-
-    /// Returns what a topic lets through now.
+    /// Returns what a topic lets through now. `queues` is how many of its queues are known.
     #[must_use]
-    pub(crate) fn turn(&self, name: &str) -> Turn {
+    pub(crate) fn turn(&self, name: &str, queues: usize) -> Turn {
         let Some(topic) = self.topics.get(name) else { return Turn { queues: 0, share: 0 } };
-        Turn { queues: topic.room(), share: (topic.room() / topic.queues.len().max(1)).max(1) }
-    }
-
-    /// Takes the next queue that a topic has listed. If it has none, a walk must list them.
-    pub(crate) fn next_queue(&mut self, name: &str) -> Option<QueueName> {
-        self.topics.get_mut(name)?.queues.pop_front()
-    }
-
-    /// Records that a walk over all queues begins: what is held now will be found by it. A walk
-    /// that is under way has perhaps passed it.
-    pub(crate) fn walk_begins(&mut self, name: &str) {
-        if let Some(topic) = self.topics.get_mut(name)
-            && topic.owed == Owed::Later
-        {
-            topic.owed = Owed::Earlier;
-        }
+        Turn { queues: topic.room(), share: (topic.room() / queues.max(1)).max(1) }
     }
 
     /// Records that queues of a topic are read back.
@@ -367,30 +315,18 @@ impl Busy {
         }
     }
 
-    /// Returns the topics whose turn it is and that have listed enough queues for it.
-    pub(crate) fn listed(&self) -> Vec<String> {
-        let has = |topic: &Topic| topic.wants_queues() && topic.queues.len() >= topic.room();
-        self.topics.iter().filter(|(_, topic)| has(topic)).map(|(name, _)| name.clone()).collect()
+    /// Records that nothing of a topic is held.
+    pub(crate) fn holds_none(&mut self, name: &str) {
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.stage = Stage::Read;
+            topic.holds_some = false;
+        }
     }
 
-    /// Records the end of a walk over all queues. `is_last`: no other one follows it. Returns the
-    /// topics whose turn it is and that have queues.
-    pub(crate) fn walked(&mut self, is_last: bool) -> Vec<String> {
-        let mut names = Vec::new();
-        for (name, topic) in &mut self.topics {
-            let began_later = !std::mem::take(&mut topic.is_cut) && topic.after.take().is_some();
-            if !topic.queues.is_empty() {
-                if topic.wants_queues() {
-                    names.push(name.clone());
-                }
-            } else if is_last {
-                topic.stage = Stage::Read;
-                if topic.owed == Owed::Earlier && !began_later {
-                    topic.owed = Owed::Nothing;
-                }
-            }
-        }
-        names
+    /// Returns the topics that let entries through now and whose queues are not being read back.
+    pub(crate) fn want_queues(&self) -> Vec<String> {
+        let wants = self.topics.iter().filter(|(_, topic)| topic.wants_queues());
+        wants.map(|(name, _)| name.clone()).collect()
     }
 
     /// Records that held entries were read back.
@@ -523,47 +459,20 @@ mod tests {
         assert_eq!(busy.waited(now + at(1), |_| 0), ["t"]);
     }
 
-    /// Goal: queues have their turns one after the other, however many there are. Oracle: the
-    /// queues of each turn.
     #[test]
-    fn queues_take_turns_also_if_there_are_more_than_are_listed() {
+    fn a_turn_is_shared_by_the_queues_that_are_known() {
         let mut busy = Busy::default();
-        refuse(&mut busy, at(0), 8);
+        refuse(&mut busy, at(0), 32);
         answers(&mut busy);
-        let all: Vec<_> = (100..150).map(|key| QueueName::of("t", Some(&key.to_string()))).collect();
-        let mut served = Vec::new();
-        for is_whole in [false, false, true, false] {
-            all.iter().for_each(|queue| busy.list("t", queue.clone()));
-            assert_eq!(busy.walked(true), ["t"]);
-            assert_eq!(busy.turn("t"), Turn { queues: 4, share: 1 });
-            served.extend(std::iter::from_fn(|| busy.next_queue("t")));
-            busy.walk_begins("t");
-            assert!(busy.has_a_turn_later());
-            assert_eq!(served.len() == all.len(), is_whole);
+        for (queues, share) in [(0, 16), (1, 16), (3, 5), (16, 1), (99, 1)] {
+            assert_eq!(busy.turn("t", queues), Turn { queues: 16, share });
         }
-        assert_eq!(served[..50], all);
-        assert_eq!(served[50..], all[..20], "from the first one on");
-        busy.walked(true);
-        assert!(busy.has_a_turn_later(), "there may be some before them");
-        busy.walked(true);
-        assert!(!busy.has_a_turn_later() && !busy.holds("t"), "nothing is held");
-    }
-
-    /// Goal: the end of a walk forgets no queue that it had listed before and that has had only a
-    /// part of its turn: its next entry may be of another topic. Oracle: whether a turn follows.
-    #[test]
-    fn a_walk_under_way_is_no_proof_that_nothing_is_held() {
-        let mut busy = Busy::default();
-        refuse(&mut busy, at(0), 2);
-        answers(&mut busy);
-        busy.list("t", QueueName::of("t", Some("k")));
-        assert!(busy.next_queue("t").is_some() && busy.next_queue("t").is_none());
+        assert_eq!(busy.want_queues(), ["t"]);
         busy.given("t");
-        busy.walked(true);
-        assert!(busy.has_a_turn_later());
-        busy.walk_begins("t");
-        busy.walked(true);
-        assert!(!busy.has_a_turn_later());
+        assert!(busy.want_queues().is_empty() && busy.holds("t"));
+        busy.read_back();
+        busy.holds_none("t");
+        assert!(!busy.holds("t") && !busy.has_a_turn_later());
     }
 
     #[test]

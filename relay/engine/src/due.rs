@@ -19,6 +19,10 @@ use tokio::time::Instant;
 /// this time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a pass goes on before it starts over: exceptions that were stored late lie behind its
+/// position.
+const PASS_MAX: Duration = Duration::from_secs(10);
+
 /// The progress of reading due exceptions.
 #[derive(Debug)]
 pub(crate) struct Due {
@@ -143,6 +147,8 @@ impl Passes {
         if page.exhausted {
             self.is_reading = false;
             self.at = now + page.next_in.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL);
+        } else if self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= PASS_MAX) {
+            self.begin(now, true);
         }
     }
 }
@@ -182,6 +188,20 @@ mod tests {
         due.read(&page(7, true, None), now);
         due.begin(now + LOOK_INTERVAL, false);
         assert_eq!(due.wanted(), Some(None));
+    }
+
+    /// Goal: what is stored behind the position of a pass is found although the pass does not end.
+    #[test]
+    fn a_pass_that_takes_long_starts_over() {
+        let now = Instant::now();
+        let mut due = Passes::new(now);
+        due.begin(now, true);
+        due.read(&page(7, false, None), now + PASS_MAX / 2);
+        assert_eq!(due.wanted().unwrap().unwrap().at_micros, 7);
+        due.read(&page(9, false, None), now + PASS_MAX);
+        assert_eq!(due.wanted(), Some(None));
+        due.read(&page(7, false, None), now + PASS_MAX);
+        assert_eq!(due.wanted().unwrap().unwrap().at_micros, 7, "it goes on");
     }
 
     /// Goal: a pass over retried exceptions that never ends delays nothing that is scheduled or

@@ -27,9 +27,9 @@
 //! | what stops the first entry | what releases the queue |
 //! |---|---|
 //! | a stuck entry before it, or a submission of its key that may still be answered | the end of either |
-//! | its topic | the unblocking of the topic, by a walk over all queues |
-//! | its topic is busy | the topic's next turn (`busy.rs`), which lists queues by a walk |
-//! | a pause of its topic or key | the resume, by a walk over all queues |
+//! | its topic, which is blocked or paused | the end of that (`topic_queues.rs`) |
+//! | its topic is busy | the topic's next turn (`busy.rs`, `topic_queues.rs`) |
+//! | a pause of its key | the resume |
 //! | nothing, but there were too many names to remember | a walk: a queue that it does not find has nothing stored |
 //! | its change is not stored | the checkpoint (`recheck`) |
 //! | nothing, but its key had more than its share of the window | the same |
@@ -43,6 +43,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
+use std::ops::Bound;
 
 use message::Ticket;
 use outbox_log::{EntryId, HeldAsk, QueueName};
@@ -98,6 +99,8 @@ struct Resting {
     is_owed: bool,
     /// Whether an entry of the queue was held or stored since then.
     is_touched: bool,
+    /// The round of its topic in which it has no turn any more, see `topic_queues.rs`.
+    round: u32,
 }
 
 /// An active queue: it is being read back.
@@ -117,6 +120,8 @@ struct Active {
     waiting: Vec<Ticket>,
     /// Maximum entries to read, if its topic is busy.
     share: Option<usize>,
+    /// As while it rested.
+    round: u32,
 }
 
 /// A released queue that waits for its turn.
@@ -150,7 +155,8 @@ struct Walk {
 /// The extent to which an answer about a queue was taken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// Shown up to this entry; more may follow.
+    /// Shown up to this entry; more may follow. An entry before the first one means that the answer
+    /// had no room for the queue.
     UpTo(EntryId),
     /// Up to this entry, which must keep waiting, like all behind it.
     StoppedAt(EntryId),
@@ -165,6 +171,9 @@ pub(crate) enum Read {
 pub(crate) struct Held {
     resting: BTreeMap<QueueHash, Resting>,
     active: BTreeMap<QueueHash, Active>,
+    /// The queue of which entries were read last. The next query begins behind it: its answer may
+    /// have no room for the last queues.
+    read_last: Option<QueueHash>,
     /// Released queues that wait for their turn, each once.
     ready: VecDeque<Ready>,
     queued: HashSet<QueueHash>,
@@ -173,6 +182,8 @@ pub(crate) struct Held {
     /// Queues that were released while their first entry was not stored.
     recheck: HashSet<QueueHash>,
     walk: Walk,
+    /// How many walks over all names have begun.
+    walks: u64,
     /// Whether entries that waited for their queue must be checked again.
     requeue: bool,
     /// Entries that waited for their queue and may be published now.
@@ -200,7 +211,7 @@ impl Held {
 
     /// Loads a queue from the database.
     pub(crate) fn load(&mut self, queue: QueueHash, first: EntryId) {
-        self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false });
+        self.resting.insert(queue, Resting { from: first, is_owed: false, is_touched: false, round: 0 });
     }
 
     /// Returns the smallest id that a held entry of the queue can have without having been read
@@ -285,7 +296,7 @@ impl Held {
         match self.active.get_mut(&queue) {
             Some(active) => active.from = Some(active.from.map_or(id, |from| from.min(id))),
             None => {
-                let new = Resting { from: id, is_owed: false, is_touched: true };
+                let new = Resting { from: id, is_owed: false, is_touched: true, round: 0 };
                 let resting = self.resting.entry(queue).or_insert(new);
                 (resting.from, resting.is_touched) = (id.min(resting.from), true);
             }
@@ -334,8 +345,44 @@ impl Held {
     }
 
     fn walk(&mut self) {
-        self.walk.again = self.walk.is_going;
-        self.walk.is_going = true;
+        if self.walk.is_going {
+            self.walk.again = true;
+        } else {
+            self.begin_walk();
+        }
+    }
+
+    fn begin_walk(&mut self) {
+        self.walk = Walk { is_going: true, ..Walk::default() };
+        self.walks += 1;
+    }
+
+    /// Begins to walk over the names of all queues to find resting ones, unless such a walk is
+    /// under way.
+    pub(crate) fn look_for_queues(&mut self) {
+        if !self.is_walking() {
+            self.walk();
+        }
+    }
+
+    /// Returns whether all held entries of a queue are stored.
+    #[must_use]
+    pub(crate) fn is_stored(&self, queue: QueueHash) -> bool {
+        !self.unstored.contains_key(&queue)
+    }
+
+    /// Returns how many walks over all names have begun.
+    #[must_use]
+    pub(crate) fn walks(&self) -> u64 {
+        self.walks
+    }
+
+    /// Returns the round of a queue, see `topic_queues.rs`.
+    pub(crate) fn round(&mut self, queue: QueueHash) -> Option<&mut u32> {
+        match self.resting.get_mut(&queue) {
+            Some(resting) => Some(&mut resting.round),
+            None => self.active.get_mut(&queue).map(|active| &mut active.round),
+        }
     }
 
     /// Begins to walk over the names of queues for a single one, unless a walk is under way.
@@ -348,7 +395,7 @@ impl Held {
     /// Ends a walk that was only a search. If a queue was released meanwhile, a whole walk follows.
     pub(crate) fn end_search(&mut self) {
         if self.walk.is_search {
-            self.walk = Walk { is_going: self.walk.again, ..Walk::default() };
+            self.end_walk(self.walk.again);
         }
     }
 
@@ -364,9 +411,16 @@ impl Held {
     pub(crate) fn walked(&mut self, last: Option<QueueName>, exhausted: bool) {
         if exhausted || last.is_none() {
             let again = self.walk.again || self.settle_owed();
-            self.walk = Walk { is_going: again, ..Walk::default() };
+            self.end_walk(again);
         } else {
             self.walk.after = last;
+        }
+    }
+
+    fn end_walk(&mut self, again: bool) {
+        self.walk = Walk::default();
+        if again {
+            self.begin_walk();
         }
     }
 
@@ -417,12 +471,12 @@ impl Held {
         {
             let queue = QueueHash::of_name(&name);
             self.queued.remove(&queue);
-            let Some(Resting { from, .. }) = self.resting.get(&queue).copied() else { continue };
+            let Some(Resting { from, round, .. }) = self.resting.get(&queue).copied() else { continue };
             if may_leave(queue, from) {
                 self.resting.remove(&queue);
                 let (asked, missed, waiting) = (None, BTreeSet::new(), Vec::new());
                 let from = Some(from);
-                let active = Active { name, from, asked, missed, is_closing: false, waiting, share };
+                let active = Active { name, from, asked, missed, is_closing: false, waiting, share, round };
                 self.active.insert(queue, active);
             }
         }
@@ -431,8 +485,15 @@ impl Held {
         }
         let unstored = &self.unstored;
         let mut asks = Vec::new();
-        for (queue, active) in &mut self.active {
-            let waits = active.waits_for_store(unstored.get(queue)) || has_enough(&active.name);
+        let behind = self.read_last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut turn: Vec<QueueHash> =
+            self.active.range((behind, Bound::Unbounded)).map(|(queue, _)| *queue).collect();
+        if let Some(last) = self.read_last {
+            turn.extend(self.active.range(..=last).map(|(queue, _)| *queue));
+        }
+        for queue in turn {
+            let Some(active) = self.active.get_mut(&queue) else { continue };
+            let waits = active.waits_for_store(unstored.get(&queue)) || has_enough(&active.name);
             if let (Some(from), None, false) = (active.from, active.asked, waits) {
                 active.asked = Some(from);
                 active.missed.clear();
@@ -510,7 +571,12 @@ impl Held {
         // in.
         let Some(active) = self.active.get_mut(&queue) else { return };
         let missed = std::mem::take(&mut active.missed).first().copied();
+        let had_room = !matches!((read, active.from), (Read::UpTo(last), Some(from)) if last < from);
         active.from = [next, unstored, missed].into_iter().flatten().min();
+        if !had_room {
+            return;
+        }
+        self.read_last = Some(queue);
         active.is_closing |= matches!(read, Read::All);
         if matches!(read, Read::UpTo(_)) {
             // Its topic is no longer busy.
@@ -543,7 +609,8 @@ impl Held {
         let Some(active) = self.active.remove(&queue) else { return };
         self.requeue |= !active.waiting.is_empty();
         if let Some(from) = active.from {
-            self.resting.insert(queue, Resting { from, is_owed: false, is_touched: true });
+            let resting = Resting { from, is_owed: false, is_touched: true, round: active.round };
+            self.resting.insert(queue, resting);
         }
     }
 

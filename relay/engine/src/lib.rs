@@ -16,6 +16,7 @@
 //! | `busy` | which topics have more messages than their destinations take soon |
 //! | `suspects` | which message may itself be the reason why its topic is blocked |
 //! | `held` | from which entry on the held entries of a key are read back |
+//! | `topic_queues` | which of them go on when a topic does |
 //! | `paused` | which topics and keys an operator has paused |
 //! | `filter` | which entries the relay publishes |
 //! | `due` | when to look for due exceptions, and from which position on |
@@ -90,6 +91,7 @@ mod stuck;
 mod suspects;
 mod takeover;
 pub mod telemetry;
+mod topic_queues;
 mod transactions;
 mod wake;
 mod window;

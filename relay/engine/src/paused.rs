@@ -4,9 +4,9 @@
 //! it: all its entries are held. A paused pipeline submits nothing, so the window fills and reading
 //! stops; nothing is parked for it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
-use outbox_log::PauseScope;
+use outbox_log::{PauseScope, QueueName};
 
 use crate::held::QueueHash;
 
@@ -15,7 +15,7 @@ use crate::held::QueueHash;
 pub(crate) struct Paused {
     pipeline: bool,
     topics: BTreeSet<String>,
-    keys: HashSet<QueueHash>,
+    keys: HashMap<QueueHash, QueueName>,
 }
 
 impl Paused {
@@ -27,7 +27,10 @@ impl Paused {
             match scope {
                 PauseScope::Pipeline => paused.pipeline = true,
                 PauseScope::Topic(topic) => _ = paused.topics.insert(topic),
-                PauseScope::Key(key) => _ = paused.keys.insert(QueueHash::of("", Some(&key))),
+                PauseScope::Key(key) => {
+                    let name = QueueName::of("", Some(&key));
+                    paused.keys.insert(QueueHash::of_name(&name), name);
+                }
             }
         }
         paused
@@ -54,17 +57,22 @@ impl Paused {
     /// Returns whether the queue is that of a paused key.
     #[must_use]
     pub(crate) fn has_queue(&self, queue: QueueHash) -> bool {
-        self.keys.contains(&queue)
+        self.keys.contains_key(&queue)
     }
 
     /// Returns the queues of paused keys.
     pub(crate) fn queues(&self) -> impl Iterator<Item = QueueHash> {
-        self.keys.iter().copied()
+        self.keys.keys().copied()
     }
 
-    /// Returns whether anything that is paused here is not paused in `other`.
-    #[must_use]
-    pub(crate) fn has_more_than(&self, other: &Self) -> bool {
-        !self.topics.is_subset(&other.topics) || !self.keys.is_subset(&other.keys)
+    /// Returns the topics that are paused here and not in `other`.
+    pub(crate) fn topics_without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
+        self.topics.difference(&other.topics).map(String::as_str)
+    }
+
+    /// Returns the queues of the keys that are paused here and not in `other`.
+    pub(crate) fn queues_without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a QueueName> {
+        let without = self.keys.iter().filter(|(queue, _)| !other.has_queue(**queue));
+        without.map(|(_, name)| name)
     }
 }

@@ -10,7 +10,7 @@ use outbox_log::{
 };
 
 use super::Machine;
-use crate::blocks::Place;
+use crate::blocks::{Blocks, Place};
 use crate::event::Event;
 use crate::held::{QueueHash, Read};
 use crate::paused::Paused;
@@ -206,7 +206,7 @@ impl Machine {
             if self.blocks.held.answered(queue, ask.from) {
                 self.blocks.read_back();
                 let mut passed = None;
-                let read = self.held_page(queue, ask.from, page, &mut passed);
+                let read = self.held_page(ask, queue, page, &mut passed);
                 self.blocks.held.read(queue, read);
                 if let Some((topic, first)) = passed {
                     self.blocks.passed_suspects(&topic, first);
@@ -221,12 +221,12 @@ impl Machine {
     /// were passed over, if any.
     fn held_page(
         &mut self,
+        ask: &HeldAsk,
         queue: QueueHash,
-        from: EntryId,
         page: HeldPage,
         passed: &mut Option<(String, EntryId)>,
     ) -> Read {
-        let mut last = EntryId(from.0.saturating_sub(1));
+        let mut last = EntryId(ask.from.0.saturating_sub(1));
         let mut share = self.blocks.held.share(queue);
         let mut topic = None;
         for exception in page.exceptions {
@@ -247,14 +247,19 @@ impl Machine {
             }
             // If the entry was held again since the query was sent, the row agrees with memory.
             let is_held = self.unstored.is_held_still(id) && !self.readmitted.contains(&id);
+            let is_kept = |blocks: &mut Blocks| {
+                blocks.keeps(entry.topic(), entry.key(), id)
+                    && !blocks.take_witness(entry.topic(), entry.key(), id)
+            };
             if self.is_known(id) && !is_held {
                 // Memory has a newer state.
             } else if self.blocks.passes_suspect(entry.topic(), entry.key(), id) {
                 passed.get_or_insert_with(|| (entry.topic().to_owned(), id));
-            } else if (self.blocks.keeps(entry.topic(), entry.key(), id)
-                && !self.blocks.take_witness(entry.topic(), entry.key(), id))
-                || share == Some(0) && self.blocks.leaves_to_next_turn(entry.topic())
-            {
+            } else if is_kept(&mut self.blocks) {
+                self.blocks.stopped_at(entry.topic(), &ask.queue, false);
+                return Read::StoppedAt(id);
+            } else if share == Some(0) && self.blocks.leaves_to_next_turn(entry.topic()) {
+                self.blocks.stopped_at(entry.topic(), &ask.queue, true);
                 return Read::StoppedAt(id);
             } else {
                 share = share.map(|left| left.saturating_sub(1));
@@ -267,7 +272,8 @@ impl Machine {
         if page.exhausted {
             return Read::All;
         }
-        if topic.is_some_and(|topic| self.blocks.leaves_to_next_turn(&topic)) {
+        if let Some(topic) = topic.filter(|topic| self.blocks.leaves_to_next_turn(topic)) {
+            self.blocks.stopped_at(&topic, &ask.queue, true);
             return Read::StoppedAt(EntryId(last.0.saturating_add(1)));
         }
         Read::UpTo(last)

@@ -95,7 +95,8 @@ impl World {
             let next = held.iter().find(is_next);
             let blocks = &self.machine.blocks;
             let is_stopped = next.is_some_and(|(id, row)| {
-                blocks.keeps(&row.topic, row.key.as_deref(), *id) || blocks.has_a_turn_later()
+                let is_kept = blocks.keeps(&row.topic, row.key.as_deref(), *id);
+                (is_kept || blocks.has_a_turn_later()) && blocks.releases(&row.topic, queue, *id)
             });
             assert!(is_stopped, "nothing stops {next:?}, and nothing releases its queue from {} on", from.0);
         }
@@ -130,7 +131,7 @@ impl World {
         for message in self.broker.iter().filter(|message| seen.insert(message.id)) {
             let Some(key) = &message.key else { continue };
             let place = self.log.entries.iter().position(|entry| entry.id == message.id).unwrap();
-            // A scheduled entry takes its place when it is due.
+            // A scheduled entry has no place in the order.
             if self.log.delays.contains_key(&(place as i64 + 1)) {
                 continue;
             }
