@@ -58,9 +58,23 @@ impl ExceptionState {
     }
 }
 
-impl ExceptionSummary {
-    pub(crate) fn stored(id: i64, key: Option<String>, state: &str) -> Result<Self, LogError> {
-        Ok(Self { id: EntryId(id), key, state: ExceptionState::stored(state)? })
+/// A row of a walk over retrying and dead exceptions: its id, key and state, whether it blocks its
+/// key, and whether the walk ended with it although others may follow.
+pub(crate) type StuckRow = (i64, Option<String>, String, bool, bool);
+
+impl StuckPage {
+    pub(crate) fn stored(rows: Vec<StuckRow>) -> Result<Self, LogError> {
+        let mut page = Self::default();
+        for (id, key, state, blocks, is_cut) in rows {
+            let id = EntryId(id);
+            if is_cut {
+                page.next = Some(id);
+            }
+            if blocks {
+                page.exceptions.push(ExceptionSummary { id, key, state: ExceptionState::stored(&state)? });
+            }
+        }
+        Ok(page)
     }
 }
 
@@ -98,6 +112,15 @@ pub struct ExceptionSummary {
     pub key: Option<String>,
     /// Why the entry is parked.
     pub state: ExceptionState,
+}
+
+/// Exceptions that block their keys, in the order of ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StuckPage {
+    /// The exceptions.
+    pub exceptions: Vec<ExceptionSummary>,
+    /// The id after which the next page begins; `None` if no exception follows.
+    pub next: Option<EntryId>,
 }
 
 /// The record of an entry that is parked, or parked again with a new state.

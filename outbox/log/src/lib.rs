@@ -85,7 +85,9 @@ pub use address::Address;
 pub use cursor::{BrokerTransaction, Cursor, Difference, Mark, Progress};
 pub use entry::{Entry, EntryId, InvalidEntry, Page, PageLimit, RowLimit};
 pub use error::LogError;
-pub use exception::{Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, UnknownState};
+pub use exception::{
+    Exception, ExceptionChange, ExceptionState, ExceptionSummary, Parked, StuckPage, UnknownState,
+};
 #[doc(hidden)]
 pub use failure::in_time;
 pub use lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};

@@ -8,7 +8,7 @@ use message::MessageId;
 use crate::cursor::{Cursor, Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
-use crate::exception::{Exception, ExceptionChange, ExceptionSummary};
+use crate::exception::{Exception, ExceptionChange, StuckPage};
 use crate::lease::{Acquired, Fenced, OtherHolder, RelayName};
 use crate::pause::PauseScope;
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
@@ -105,9 +105,16 @@ pub trait LogReader: Send {
         queues_max: usize,
     ) -> Result<HeldQueues, LogError>;
 
-    /// Returns the exceptions that block their keys: retrying and dead ones with ids above `after`,
-    /// in the order of their ids. Returns `entries_max` of them, fewer only at the end.
-    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError>;
+    /// Returns the exceptions that block their keys, in the order of their ids: retrying ones, and
+    /// dead ones if `dead_blocks`. Those without a key block nothing. Looks at up to `walked_max`
+    /// retrying and dead exceptions with ids above `after`, so that the time of a call does not
+    /// depend on how many of them block nothing.
+    async fn stuck(
+        &mut self,
+        after: EntryId,
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError>;
 
     /// Returns what operators have paused, in any order: at most [`PAUSES_MAX`](crate::PAUSES_MAX)
     /// topics and keys, and the pipeline. Empty for a log without pauses.

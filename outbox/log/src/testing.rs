@@ -9,7 +9,7 @@ use message::MessageId;
 use crate::cursor::{Cursor, Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
 use crate::error::LogError;
-use crate::exception::{ExceptionChange, ExceptionSummary};
+use crate::exception::{ExceptionChange, StuckPage};
 use crate::lease::{Acquired, Fenced, Lease, OtherHolder, RelayName};
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::store::{CheckpointStore, LogReader, LogStore};
@@ -97,7 +97,7 @@ script! {
             asks.iter().map(|_| HeldPage { exceptions: Vec::new(), exhausted: true }).collect();
         held_queues(after: Option<&QueueName>, queues_max: usize) -> HeldQueues =
             HeldQueues { queues: Vec::new(), exhausted: true };
-        stuck(after: EntryId, entries_max: usize) -> Vec<ExceptionSummary> = Vec::new();
+        stuck(after: EntryId, walked_max: usize, dead_blocks: bool) -> StuckPage = StuckPage::default();
     }
     CheckpointStore {
         other_holder() -> Option<OtherHolder> = None;

@@ -14,8 +14,11 @@ use crate::blocks::Blocks;
 use crate::paused::Paused;
 use crate::settings::DeadPolicy;
 
-/// Maximum exceptions in one call, few enough to be quick compared with any lease.
+/// Maximum queues in one call, few enough to be quick compared with any lease.
 const PAGE: usize = 2_000;
+/// Maximum retrying and dead exceptions that one call looks at. It is longer than a page, because
+/// those that block nothing are not fetched.
+const WALK: usize = 10_000;
 
 /// The phase between taking the lease and leading.
 pub(crate) struct Takeover {
@@ -45,17 +48,14 @@ impl Takeover {
     ) -> Result<Option<Blocks>, LogError> {
         let mut blocks = Blocks::default();
         blocks.set_paused(Paused::of(reader.paused_scopes().await?));
-        let mut after = EntryId(0);
-        loop {
-            let page = reader.stuck(after, PAGE).await?;
-            page.iter().for_each(|summary| blocks.load(summary, on_dead));
+        let mut next = Some(EntryId(0));
+        while let Some(after) = next {
+            let page = reader.stuck(after, WALK, on_dead == DeadPolicy::Hold).await?;
+            page.exceptions.iter().for_each(|summary| blocks.load(summary, on_dead));
             if self.renew().await? == Fenced::Lost {
                 return Ok(None);
             }
-            match page.last() {
-                Some(last) if page.len() == PAGE => after = last.id,
-                _ => break,
-            }
+            next = page.next;
         }
         let mut after: Option<QueueName> = None;
         loop {
@@ -96,7 +96,7 @@ mod tests {
 
     use async_trait::async_trait;
     use outbox_log::testing::{LogScript, ScriptedLog};
-    use outbox_log::{ExceptionState, ExceptionSummary, HeldQueue, HeldQueues};
+    use outbox_log::{ExceptionState, ExceptionSummary, HeldQueue, HeldQueues, StuckPage};
 
     use super::*;
 
@@ -119,6 +119,7 @@ mod tests {
 
     /// A database that needs a second for each page.
     struct Slow {
+        /// Dead entries, each with a key of its own.
         stuck: i64,
         queues: i64,
     }
@@ -137,14 +138,17 @@ mod tests {
             Ok(HeldQueues { exhausted: queues.len() < max, queues })
         }
 
-        async fn stuck(&self, after: EntryId, max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
+        async fn stuck(&self, after: EntryId, max: usize, dead_blocks: bool) -> Result<StuckPage, LogError> {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let summary = |id| ExceptionSummary {
                 id: EntryId(id),
                 key: Some(format!("{id}")),
                 state: ExceptionState::Dead,
             };
-            Ok((after.0 + 1..=self.stuck).take(max).map(summary).collect())
+            let walked: Vec<i64> = (after.0 + 1..=self.stuck).take(max).collect();
+            let next = walked.last().filter(|_| walked.len() == max).map(|last| EntryId(*last));
+            let blocking = walked.into_iter().filter(|_| dead_blocks);
+            Ok(StuckPage { exceptions: blocking.map(summary).collect(), next })
         }
     }
 
@@ -160,15 +164,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn loading_may_take_many_times_as_long_as_a_lease() {
-        let (stuck, queues) = (10 * PAGE as i64 + 1, 12 * PAGE as i64 + 1);
+        let (stuck, queues) = (10 * WALK as i64 + 1, 12 * PAGE as i64 + 1);
         let (mut takeover, lease) = takeover(TTL);
         let begun = Instant::now();
         let blocks = takeover.blocks(&mut slow(stuck, queues), DeadPolicy::Hold).await.unwrap().unwrap();
         assert!(begun.elapsed() > 6 * TTL);
-        assert_eq!(blocks.keys_len(), usize::try_from(queues).unwrap());
+        assert_eq!(blocks.keys_len(), usize::try_from(stuck).unwrap());
+        assert_eq!(blocks.held.len(), usize::try_from(queues).unwrap());
         let (_, asked_at) = takeover.end().await.unwrap().unwrap();
         assert!(asked_at.elapsed() < TTL / 3 + Duration::from_secs(1));
         assert!(Instant::now() < *lease.0.lock().unwrap());
+    }
+
+    /// Goal: with the policy `pass`, dead entries are walked to their end, and none is loaded.
+    /// Oracle: the keys that wait, and the time of eleven answers.
+    #[tokio::test(start_paused = true)]
+    async fn dead_entries_that_block_nothing_are_not_loaded() {
+        let (mut takeover, _) = takeover(TTL);
+        let begun = Instant::now();
+        let mut log = slow(10 * WALK as i64 + 1, 0);
+        let blocks = takeover.blocks(&mut log, DeadPolicy::Pass).await.unwrap().unwrap();
+        assert!(blocks.is_empty());
+        // The last answer is the one about held queues.
+        assert_eq!(begun.elapsed().as_secs(), 11 + 1);
     }
 
     #[tokio::test(start_paused = true)]

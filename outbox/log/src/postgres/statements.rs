@@ -173,9 +173,9 @@ migrations::statements! {
         states = "state = 'retrying'",
         run = "$6",
     ) = "{exceptions}";
-    /// Exceptions that are due: $4 ids of probes, and those of the last 100 decisions of operators;
-    /// $5 run of the server, and the other parameters of `due`. Probes come first: what was
-    /// requeued stays due while it is in the relay's memory. LIMIT 1 keeps the planner from the
+    /// Exceptions that are due: $4 ids of probes, and those of the last 500 decisions of
+    /// operators; $5 run of the server, and the other parameters of `due`. Probes come first: what
+    /// was requeued stays due while it is in the relay's memory. LIMIT 1 keeps the planner from the
     /// index of what is due, in which each id would be searched for, and pairs from sorting all
     /// decisions of the relay.
     first(
@@ -189,7 +189,7 @@ migrations::statements! {
                 UNION ALL SELECT id, false FROM (SELECT id FROM {schema}outbox_audit
                     WHERE (relay COLLATE \"POSIX\", seq) >= ($3, 0)
                         AND (relay COLLATE \"POSIX\", seq) <= ($3, 9223372036854775807)
-                    ORDER BY relay COLLATE \"POSIX\" DESC, seq DESC LIMIT 100) AS decision)
+                    ORDER BY relay COLLATE \"POSIX\" DESC, seq DESC LIMIT 500) AS decision)
                 AS named GROUP BY id) AS asked
             CROSS JOIN LATERAL (SELECT id, due_at, state FROM {schema}outbox_exception
                 WHERE relay = $3 AND shard = 0 AND id = asked.id LIMIT 1) AS e
@@ -226,11 +226,18 @@ migrations::statements! {
             CROSS JOIN LATERAL ({behind} found.queue ORDER BY {queue}, id LIMIT 1) AS next
             WHERE found.nth < $3::bigint)
         SELECT queue, id, topic FROM found";
-    /// $1 relay, $2 above this id, $3 rows, $4 run of the server.
+    /// $1 relay, $2 above this id, $3 rows to look at, $4 run of the server, $5 whether dead
+    /// entries block their keys. Returns those that do, and the last row that it may look at, from
+    /// which the next step continues: a step over a million dead entries without keys must not
+    /// outlast a lease.
     stuck(run = "$4") = "
-        SELECT id, key, state FROM {schema}outbox_exception
-        WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND {same_run}
-        ORDER BY id LIMIT $3";
+        SELECT id, key, state, blocks, nth = $3::bigint FROM (
+            SELECT id, key, state, key IS NOT NULL AND (state = 'retrying' OR $5::boolean) AS blocks,
+                row_number() OVER (ORDER BY id) AS nth
+            FROM (SELECT id, key, state FROM {schema}outbox_exception
+                WHERE relay = $1 AND shard = 0 AND id > $2 AND state IN ('retrying', 'dead') AND {same_run}
+                ORDER BY id LIMIT $3::bigint) AS walked) AS seen
+        WHERE blocks OR nth = $3::bigint ORDER BY id";
 
     /// $1 relay, $2 holder, $3 ttl in seconds, $4 the first cursor; $5 epoch and $6 end of a lease
     /// that is over although its end lies in the future, or null; $7 the application name of the

@@ -56,14 +56,14 @@ migrations::statements! {
         payload_max = "?5",
         headers_max = "?6",
     ) = "{due_exceptions}";
-    /// Exceptions that are due: ?2 ids of probes as a JSON array, and those of the last 100
+    /// Exceptions that are due: ?2 ids of probes as a JSON array, and those of the last 500
     /// decisions of operators. Probes come first: what was requeued stays due while it is in the
     /// relay's memory. ?1 relay, ?3 rows, ?4 maximum bytes of a payload and ?5 of
     /// headers to read. The plus sign keeps SQLite from the index of what is due.
     first(payload_max = "?4", headers_max = "?5") = "
         {exceptions} AND e.id IN (SELECT value FROM json_each(?2)
             UNION SELECT id FROM (SELECT id FROM outbox_audit
-                WHERE relay = ?1 ORDER BY seq DESC LIMIT 100))
+                WHERE relay = ?1 ORDER BY seq DESC LIMIT 500))
             AND +e.state IN ('retrying', 'discarded') AND e.due_at <= {now}
         ORDER BY e.id NOT IN (SELECT value FROM json_each(?2)), e.due_at, e.id LIMIT ?3";
     next_due(states = "state IN ('scheduled', 'discarded')") = "{next_place}";
@@ -83,10 +83,17 @@ migrations::statements! {
             WHERE nth < ?3 AND relay = ?1 AND shard = 0
                 AND id = (SELECT id {behind} found.name ORDER BY {queue}, id LIMIT 1))
         SELECT name, entry, about FROM found";
-    /// ?1 relay, ?2 above this id, ?3 entries.
+    /// ?1 relay, ?2 above this id, ?3 rows to look at, ?4 whether dead entries block their keys.
+    /// Returns those that do, and the last row that it may look at, from which the next step
+    /// continues: a step over a million dead entries without keys must not outlast a lease.
     stuck = "
-        SELECT id, key, state FROM outbox_exception
-        WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'dead') ORDER BY id LIMIT ?3";
+        SELECT id, key, state, blocks, nth = ?3 FROM (
+            SELECT id, key, state, key IS NOT NULL AND (state = 'retrying' OR ?4) AS blocks,
+                row_number() OVER (ORDER BY id) AS nth
+            FROM (SELECT id, key, state FROM outbox_exception
+                WHERE relay = ?1 AND shard = 0 AND id > ?2 AND state IN ('retrying', 'dead')
+                ORDER BY id LIMIT ?3))
+        WHERE blocks OR nth = ?3 ORDER BY id";
 
     /// ?1 relay: its cursor, and the id that was given out last.
     position = "

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use outbox_log::{
     Difference, DueKind, DuePage, DuePosition, Entry, EntryId, Exception, ExceptionState, ExceptionSummary,
-    HeldAsk, HeldPage, HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, QueueName,
+    HeldAsk, HeldPage, HeldQueue, HeldQueues, LogError, LogReader, Mark, Page, PageLimit, Parked, QueueName,
+    StuckPage,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -94,8 +95,13 @@ impl LogReader for Reader {
         self.read(Call::Queues, None, |state| state.outbox.held_queues(after, queues_max.min(3))).await
     }
 
-    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
-        self.read(Call::Stuck, None, |state| state.outbox.stuck(after, entries_max)).await
+    async fn stuck(
+        &mut self,
+        after: EntryId,
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError> {
+        self.read(Call::Stuck, None, |state| state.outbox.stuck(after, walked_max, dead_blocks)).await
     }
 }
 
@@ -150,16 +156,21 @@ impl OutboxTables {
         HeldQueues { queues: first.into_iter().take(queues_max).map(queue).collect(), exhausted }
     }
 
-    fn stuck(&self, after: EntryId, entries_max: usize) -> Vec<ExceptionSummary> {
+    fn stuck(&self, after: EntryId, walked_max: usize, dead_blocks: bool) -> StuckPage {
         let stuck = [ExceptionState::Retrying, ExceptionState::Dead];
         let behind =
             self.exceptions.iter().filter(|(id, aside)| **id > after && stuck.contains(&aside.parked.state));
+        let walked: Vec<(&EntryId, &ParkedEntry)> = behind.take(walked_max).collect();
+        let next = walked.last().filter(|_| walked.len() == walked_max).map(|(id, _)| **id);
+        let blocks =
+            |parked: &Parked| parked.key.is_some() && (parked.state != ExceptionState::Dead || dead_blocks);
+        let blocking = walked.into_iter().filter(|(_, aside)| blocks(&aside.parked));
         let summary = |(id, aside): (&EntryId, &ParkedEntry)| ExceptionSummary {
             id: *id,
             key: aside.parked.key.clone(),
             state: aside.parked.state,
         };
-        behind.map(summary).take(entries_max).collect()
+        StuckPage { exceptions: blocking.map(summary).collect(), next }
     }
 }
 

@@ -12,7 +12,7 @@ use sqlx::{PgConnection, Postgres};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
-use crate::exception::{Exception, ExceptionSummary};
+use crate::exception::{Exception, StuckPage};
 use crate::failure::within;
 use crate::lease::RelayName;
 use crate::postgres::facts;
@@ -169,8 +169,13 @@ impl LogReader for PgReader {
         within(self.call_timeout, self.queues(after, queues_max)).await
     }
 
-    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
-        within(self.call_timeout, self.stuck_entries(after, entries_max)).await
+    async fn stuck(
+        &mut self,
+        after: EntryId,
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError> {
+        within(self.call_timeout, self.stuck_entries(after, walked_max, dead_blocks)).await
     }
 
     async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {

@@ -10,7 +10,7 @@ use super::{PgReader, rows_max};
 use crate::LogError;
 use crate::admin::entry::at_micros;
 use crate::entry::{EntryId, PageLimit};
-use crate::exception::{Exception, ExceptionState, ExceptionSummary};
+use crate::exception::{Exception, ExceptionState, StuckPage, StuckRow};
 use crate::postgres::page::{Cut, Place, short_max};
 use crate::postgres::row::{self, Column};
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
@@ -123,18 +123,20 @@ impl PgReader {
     pub(super) async fn stuck_entries(
         &mut self,
         after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError> {
-        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(&self.statements.stuck)
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError> {
+        let rows: Vec<StuckRow> = sqlx::query_as(&self.statements.stuck)
             .bind(self.relay.as_str())
             .bind(after.0)
-            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(walked_max).unwrap_or(i64::MAX))
             .bind(&self.run)
+            .bind(dead_blocks)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list exceptions"))?;
         self.check_run(rows.len()).await?;
-        rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
+        StuckPage::stored(rows)
     }
 
     /// Begins a query for parked entries: `$1` rows, `$2` maximum bytes of content that is read

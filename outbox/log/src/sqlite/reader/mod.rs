@@ -11,7 +11,7 @@ use sqlx::{Sqlite, SqliteConnection};
 
 use crate::cursor::{Difference, Mark};
 use crate::entry::{EntryId, Page, PageLimit};
-use crate::exception::{Exception, ExceptionSummary};
+use crate::exception::{Exception, StuckPage};
 use crate::lease::RelayName;
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::tables::Tables;
@@ -64,8 +64,13 @@ impl LogReader for SqliteReader {
         self.queues(after, queues_max).await
     }
 
-    async fn stuck(&mut self, after: EntryId, entries_max: usize) -> Result<Vec<ExceptionSummary>, LogError> {
-        self.stuck_entries(after, entries_max).await
+    async fn stuck(
+        &mut self,
+        after: EntryId,
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError> {
+        self.stuck_entries(after, walked_max, dead_blocks).await
     }
 
     async fn paused_scopes(&mut self) -> Result<Vec<PauseScope>, LogError> {

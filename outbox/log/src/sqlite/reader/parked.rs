@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use super::SqliteReader;
 use crate::LogError;
 use crate::entry::{EntryId, PageLimit, RowLimit};
-use crate::exception::{Exception, ExceptionState, ExceptionSummary};
+use crate::exception::{Exception, ExceptionState, StuckPage, StuckRow};
 use crate::queue::{DueKind, DuePage, DuePosition, HeldAsk, HeldPage, HeldQueues, QueueName};
 use crate::row::{Names, Row, wait};
 use crate::sqlite::page::{rows_max, take};
@@ -113,16 +113,18 @@ impl SqliteReader {
     pub(super) async fn stuck_entries(
         &mut self,
         after: EntryId,
-        entries_max: usize,
-    ) -> Result<Vec<ExceptionSummary>, LogError> {
-        let rows: Vec<(i64, Option<String>, String)> = sqlx::query_as(&SQL.stuck)
+        walked_max: usize,
+        dead_blocks: bool,
+    ) -> Result<StuckPage, LogError> {
+        let rows: Vec<StuckRow> = sqlx::query_as(&SQL.stuck)
             .bind(self.relay.as_str())
             .bind(after.0)
-            .bind(i64::try_from(entries_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(walked_max).unwrap_or(i64::MAX))
+            .bind(dead_blocks)
             .fetch_all(&mut self.connection)
             .await
             .map_err(LogError::during("list exceptions"))?;
-        rows.into_iter().map(|(id, key, state)| ExceptionSummary::stored(id, key, &state)).collect()
+        StuckPage::stored(rows)
     }
 
     async fn next_due_in(&mut self, kind: DueKind, place: DuePosition) -> Result<Option<Duration>, LogError> {
