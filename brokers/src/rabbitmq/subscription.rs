@@ -2,11 +2,12 @@
 //! acknowledgements.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -111,11 +112,12 @@ impl Subscriber {
         let lag = lag::watch(spare, &self.queues, &self.origin);
         Ok(Box::new(RabbitmqSubscription {
             origin: self.origin.clone(),
-            connection,
+            connection: Arc::new(connection),
             lanes,
             consumers,
             received: Vec::new(),
             suspected: None,
+            look: None,
             is_stopping: false,
             deliveries_max: 0,
             lag,
@@ -164,6 +166,22 @@ impl Subscriber {
     }
 }
 
+/// Consumes a queue without a prefetch, which only a stream refuses: a message that a shovel took
+/// out of a stream has the header of a stream's messages as well.
+async fn look(connection: Arc<Connection>, queue: ShortString) -> Result<(), Error> {
+    // The lowest priority leaves the deliveries of a queue to the real consumer as long as that has
+    // room: it would get those of a key in another order.
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-priority".into(), AMQPValue::LongInt(-128));
+    let channel = connection.channel().await?;
+    let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
+    connection.ask(channel.basic_consume(queue, tag, options, arguments)).await?;
+    // The queue takes back what the real consumer had no room for. Before that nothing is
+    // acknowledged, or later messages would come first.
+    connection.finish(&channel).await;
+    Ok(())
+}
+
 type Consumers = SelectAll<BoxStream<'static, Event>>;
 
 /// An event of a consumer, with the index of its lane.
@@ -204,7 +222,7 @@ impl Lane {
 /// A consuming session.
 struct RabbitmqSubscription {
     origin: String,
-    connection: Connection,
+    connection: Arc<Connection>,
     lanes: Vec<Lane>,
     consumers: Consumers,
     /// Deliveries received by a call whose future was dropped, or before an error.
@@ -212,6 +230,10 @@ struct RabbitmqSubscription {
     /// The lane whose first delivery may come out of a stream, until the broker has said whether it
     /// is one. Nothing is handed out meanwhile.
     suspected: Option<usize>,
+    /// The look that finds it out. It goes on with the next call if a call is dropped: a look that
+    /// ended before its channel is closed would leave a consumer behind, to which the broker gives
+    /// what the real one has no room for.
+    look: Option<BoxFuture<'static, Result<(), Error>>>,
     /// Whether only the work in hand is still settled.
     is_stopping: bool,
     /// The highest delivery count of a message that was warned about.
@@ -264,35 +286,26 @@ impl RabbitmqSubscription {
     }
 
     /// Ends the subscription when the suspected queue is a stream. A stream is read from its end
-    /// after every pause, so messages that arrive meanwhile would be skipped.
+    /// after every pause, so messages that arrive meanwhile would be skipped. Cancel-safe.
     async fn refuse_stream(&mut self) -> Result<(), SubscriptionError> {
         let lane = self.suspected.and_then(|place| self.lanes.get_mut(place));
         let Some(lane) = lane else { return Ok(()) };
-        // A message that a shovel took out of a stream also has the header. Only a stream refuses a
-        // consumer without a prefetch. The lowest priority leaves the deliveries of a queue to the
-        // real consumer as long as that has room: it would get those of a key in another order.
-        let (queue, connection) = (lane.queue.clone(), &self.connection);
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-priority".into(), AMQPValue::LongInt(-128));
-        let look = async {
-            let channel = connection.channel().await?;
-            let (tag, options) = (ShortString::default(), BasicConsumeOptions::default());
-            connection.ask(channel.basic_consume(queue.clone(), tag, options, arguments)).await?;
-            Ok::<_, Error>(channel)
-        };
-        match look.await {
+        let queue = &lane.queue;
+        let look =
+            self.look.get_or_insert_with(|| Box::pin(look(Arc::clone(&self.connection), queue.clone())));
+        let looked = look.await;
+        self.look = None;
+        match looked {
             Err(error) if fault::is_precondition(&error) => {
+                let reason = format!(
+                    "{queue} is a stream, not a queue: messages that arrive while this consumer is down would be skipped; bind a quorum queue to the same exchange, and consume from that"
+                );
                 self.silence();
                 self.received.clear();
-                Err(SubscriptionError::operator(format!(
-                    "{queue} is a stream, not a queue: messages that arrive while this consumer is down would be skipped; bind a quorum queue to the same exchange, and consume from that"
-                )))
+                Err(SubscriptionError::operator(reason))
             }
             Err(error) => Err(fault::of_subscription(error)),
-            // The queue takes back what the real consumer had no room for. Before that nothing is
-            // acknowledged, or later messages would come first.
-            Ok(channel) => {
-                connection.finish(&channel).await;
+            Ok(()) => {
                 lane.is_seen = true;
                 self.suspected = None;
                 Ok(())
