@@ -241,3 +241,87 @@ impl Dispatcher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use message::{EventType, Message, Receipts, Ticket, Topic};
+
+    use super::*;
+    use crate::http::client::Connections;
+    use crate::http::endpoints::Endpoints;
+    use crate::http::fault::Failure;
+    use crate::http::{AllowedHost, Config};
+    use crate::pending::Pending;
+
+    /// A dispatcher whose messages name their endpoints, and whose requests fail at once.
+    struct Bench {
+        dispatcher: Dispatcher,
+        endpoints: Endpoints,
+        receipts: Receipts,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let hosts = ["hooks.example", "*.hooks.example"];
+            let hosts = hosts.map(|host| (host.to_owned(), AllowedHost::default()));
+            let config = Config::default().endpoint_header("endpoint").hosts(hosts.into());
+            let client = Connections::new(&config, config.check().unwrap()).unwrap().client();
+            let sender = Arc::new(Sender::new(&config, client, Arc::default()));
+            let dispatcher = Dispatcher::new(mpsc::unbounded_channel().1, sender, Pace::new(4, 64, false));
+            Self { dispatcher, endpoints: Endpoints::new(&config), receipts: Receipts::channel().0 }
+        }
+
+        fn push(&mut self, url: &str) {
+            let mut message = Message::new(Topic::new("orders").unwrap(), EventType::new("e").unwrap(), "{}");
+            message.headers.insert("endpoint", url).unwrap();
+            let endpoint = self.endpoints.of(&message).unwrap();
+            let pending = Pending::new(Ticket(1), self.receipts.clone());
+            self.dispatcher.push(Job { message: message.into(), endpoint, pending });
+        }
+
+        /// Begins the next request, and ends it without an answer of its endpoint.
+        async fn fail(&mut self) {
+            let dispatcher = &mut self.dispatcher;
+            let name = dispatcher.turns.pop_front().unwrap();
+            let share = dispatcher.shares.get_mut(&name).unwrap();
+            share.has_turn = false;
+            let since = Instant::now();
+            let uri = share.next(since).unwrap().job.endpoint.target.uri.clone();
+            let silence = Shown::Failed(Failure::of_silence(Duration::ZERO));
+            let task = dispatcher.requests.spawn(std::future::ready(silence));
+            dispatcher.in_flight.insert(task.id(), Request { share: name, uri, since, is_counted: false });
+            let finished = dispatcher.requests.join_next_with_id().await.unwrap();
+            dispatcher.finish(finished);
+        }
+
+        /// Returns how many endpoints are known only because they failed.
+        fn idle_len(&self) -> usize {
+            self.dispatcher.shares.values().map(Share::idle_len).sum()
+        }
+    }
+
+    /// Goal: messages that name any number of endpoints, all of which fail, do not fill the memory.
+    /// Oracle: how many are known, while far more fail on one host, and on a host each; one whose
+    /// message waits stays.
+    #[tokio::test]
+    async fn endpoints_that_fail_are_forgotten_once_there_are_many() {
+        const URLS: usize = 5 * FAILED_MAX / 2;
+        for is_one_host in [true, false] {
+            let mut bench = Bench::new();
+            bench.push("https://waiting.hooks.example/");
+            let waiting = bench.dispatcher.turns.pop_front().unwrap();
+            let mut most = 0;
+            for number in 0..URLS {
+                let below = if is_one_host { String::new() } else { format!("{number}.") };
+                bench.push(&format!("https://{below}hooks.example/{number}"));
+                bench.fail().await;
+                if number % 1_000 == 0 {
+                    most = most.max(bench.idle_len());
+                }
+            }
+            assert!((FAILED_MAX / 2..=FAILED_MAX).contains(&most), "{most}");
+            assert!(bench.dispatcher.shares.len() <= FAILED_MAX + 1, "{}", bench.dispatcher.shares.len());
+            assert!(bench.dispatcher.shares.contains_key(&waiting));
+        }
+    }
+}

@@ -62,7 +62,8 @@ pub struct Config {
     pub queue_owner: Option<String>,
     /// Maximum requests in flight per publishing session, 1 to 256 (default 16). Each carries up to
     /// 10 messages. A request that is not answered within a second counts only for its queue, so
-    /// that a silent queue leaves the others alone.
+    /// that a silent queue leaves the others alone. A queue that SQS throttles gets fewer for a
+    /// time.
     pub concurrency: usize,
     /// Milliseconds that a batch waits for more messages while other requests are in flight, 0 to
     /// 100 (default 2).

@@ -11,6 +11,7 @@ use super::client::ClientFactory;
 use super::config::Config;
 use super::dispatcher::Pace;
 use super::fault::{Failure, Kind};
+use super::limits::Limits;
 use super::publisher::SqsPublisher;
 use super::send::Sender;
 use crate::settings::InvalidSetting;
@@ -57,7 +58,8 @@ impl message::Connector for Connector {
             batch_bytes_max: self.config.message_bytes_max,
         };
         let queues = self.factory.queues();
-        let sender = Sender { client, queues, answers: Answers::default() };
+        let limits = Limits::new(pace.concurrency);
+        let sender = Sender { client, queues, answers: Answers::default(), limits };
         Ok(Box::new(SqsPublisher::new(receipts, sender, pace, self.config.fair_queues)))
     }
 }

@@ -1,5 +1,5 @@
 //! The task of a session: sorts submissions by queue, and keeps a bounded number of requests in
-//! flight.
+//! flight, in total and for each queue (`limits.rs`).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,6 +11,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::backlog::{BATCH_ENTRIES_MAX, Backlog, Item};
+use super::limits::Limits;
 use super::send::Sender;
 
 /// How long a request counts among those in flight. One that waits longer for its answer has a
@@ -75,9 +76,10 @@ enum Turn {
 }
 
 impl Lane {
-    fn turn(&mut self, pace: Pace, open: bool, now: Instant) -> Turn {
+    /// Answers for a queue that may have at most `limit` requests in flight.
+    fn turn(&mut self, pace: Pace, limit: usize, open: bool, now: Instant) -> Turn {
         let (waiting, in_flight) = (self.backlog.len(), self.backlog.in_flight());
-        if waiting == 0 || in_flight >= pace.concurrency {
+        if waiting == 0 || in_flight >= limit {
             return Turn::Pass;
         }
         // A batch that is not full waits briefly, but only while others of its queue are in flight.
@@ -108,14 +110,21 @@ impl QueueBacklogs {
     /// Takes a batch of the next queue that has one, each queue in turn: a backlog of one takes no
     /// place for which another one waits. Without one, returns when the next batch that is not full
     /// will have waited long enough.
-    fn take(&mut self, pace: Pace, open: bool, now: Instant) -> Result<(String, Vec<Item>), Option<Instant>> {
+    fn take(
+        &mut self,
+        pace: Pace,
+        limits: &Limits,
+        open: bool,
+        now: Instant,
+    ) -> Result<(String, Vec<Item>), Option<Instant>> {
+        let limits = limits.lock();
         let served = std::mem::take(&mut self.served);
         let behind = (Bound::Excluded(served.as_str()), Bound::Unbounded);
         let others = (Bound::Unbounded, Bound::Included(served.as_str()));
         let mut due: Option<Instant> = None;
         for part in [behind, others] {
             for (queue, lane) in self.lanes.range_mut::<str, _>(part) {
-                match lane.turn(pace, open, now) {
+                match lane.turn(pace, limits.of(queue), open, now) {
                     Turn::Send(batch) => {
                         self.served.clone_from(queue);
                         return Ok((queue.clone(), batch));
@@ -188,7 +197,7 @@ impl Dispatcher {
             if counted >= self.pace.concurrency {
                 return uncounted_at.or(Some(now + COUNTED));
             }
-            let (queue, batch) = match self.queues.take(self.pace, open, now) {
+            let (queue, batch) = match self.queues.take(self.pace, &self.sender.limits, open, now) {
                 Ok(taken) => taken,
                 Err(due) => return due,
             };
@@ -246,7 +255,8 @@ mod tests {
 
     /// Takes the next batch. Returns the request.
     fn send(queues: &mut QueueBacklogs) -> Occupied {
-        let (queue, batch) = queues.take(PACE, true, Instant::now()).expect("a batch");
+        let limits = Limits::new(PACE.concurrency);
+        let (queue, batch) = queues.take(PACE, &limits, true, Instant::now()).expect("a batch");
         let groups = batch.iter().filter_map(|item| item.group.clone()).collect();
         Occupied { queue, groups, since: Instant::now() }
     }
@@ -272,6 +282,29 @@ mod tests {
             }
             assert_eq!(served.iter().filter(|queue| *queue == other).count(), 4, "{served:?}");
         }
+    }
+
+    /// Goal: a queue that SQS throttles gets fewer places, and the others keep theirs. Oracle: the
+    /// queues of the requests, none of which ends.
+    #[tokio::test]
+    async fn a_throttled_queue_has_fewer_requests_in_flight() {
+        const WIDE: Pace = Pace { concurrency: 16, ..PACE };
+        let limits = Limits::new(WIDE.concurrency);
+        let mut queues = QueueBacklogs::default();
+        for queue in ["bills", "orders"] {
+            (0..1_000).for_each(|_| queues.push(queue.to_owned(), Item { group: None, ..item() }));
+        }
+        let now = Instant::now();
+        limits.throttled("orders", now, now);
+        let mut served = Vec::new();
+        while let Ok(taken) = queues.take(WIDE, &limits, true, now) {
+            served.push(taken.0);
+        }
+        let of = |queue: &str| served.iter().filter(|served| *served == queue).count();
+        assert_eq!((of("bills"), of("orders")), (16, 8));
+        limits.stored("orders", now, now);
+        let queue = queues.take(WIDE, &limits, true, now).map(|taken| taken.0);
+        assert_eq!(queue, Ok(String::from("orders")), "there is room for one more");
     }
 
     #[tokio::test]

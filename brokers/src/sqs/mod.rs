@@ -10,6 +10,7 @@
 //! | `publisher.rs` | one session: encodes and addresses submissions |
 //! | `dispatcher.rs` | keeps a bounded number of requests in flight |
 //! | `backlog.rs` | messages that wait for one queue, and the choice of those sent together |
+//! | `limits.rs` | how many requests a queue may have in flight: fewer while SQS throttles it |
 //! | `answers.rs` | which queues answer, to determine the scope of a missing answer |
 //! | `send.rs` | one batch and the answer for each of its messages |
 //! | `subscription.rs` | [`Subscriber`]: consumes a queue |
@@ -28,7 +29,7 @@
 //! | what happens | receipt |
 //! |---|---|
 //! | no such queue, no permission, its key disabled | operator's fault, topic stops |
-//! | throttled, an entry failed on SQS' side | broker's fault, topic pauses |
+//! | throttled for half a minute, an entry failed on SQS' side | broker's fault, topic pauses |
 //! | too large, contents refused | message's fault; the others of its batch are sent |
 //! | no answer in time, but other queues answer | broker's fault, topic pauses; outcome unknown |
 //! | no answer, or none in time | broker's fault, session; outcome unknown |
@@ -70,6 +71,7 @@ mod evidence;
 mod fault;
 mod inspect;
 mod lag;
+mod limits;
 mod publisher;
 mod queues;
 mod receive;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::answers::Answers;
 use super::backlog::Item;
 use super::fault::{Failure, Kind};
+use super::limits::Limits;
 use super::queues::Queues;
 
 /// The state that the requests of a session share.
@@ -21,6 +22,7 @@ pub(super) struct Sender {
     pub(super) client: Client,
     pub(super) queues: Queues,
     pub(super) answers: Answers,
+    pub(super) limits: Limits,
 }
 
 type Outcome = Result<(), Failure>;
@@ -30,6 +32,10 @@ type Outcome = Result<(), Failure>;
 const THROTTLED_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+fn is_throttled(outcome: &Outcome) -> bool {
+    outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Throttled)
+}
 
 /// Returns a random part of a pause, between half and all of it, so that requests that were refused
 /// together do not come back together.
@@ -72,11 +78,9 @@ impl Sender {
     /// to others.
     async fn outcomes_in_time(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {
         let deadline = Instant::now() + THROTTLED_MAX;
-        let mut outcomes = self.outcomes(queue, &batch.iter().collect::<Vec<_>>()).await;
+        let mut outcomes = self.attempt(queue, &batch.iter().collect::<Vec<_>>()).await;
         let mut pause = PAUSE_MIN;
         loop {
-            let is_throttled =
-                |outcome: &Outcome| outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Throttled);
             let again: Vec<usize> =
                 (0..batch.len()).filter(|at| outcomes.get(*at).is_some_and(is_throttled)).collect();
             if again.is_empty() || Instant::now() + pause >= deadline {
@@ -85,13 +89,25 @@ impl Sender {
             tokio::time::sleep(jittered(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
             let left: Vec<&Item> = again.iter().filter_map(|at| batch.get(*at)).collect();
-            let answers = self.outcomes(queue, &left).await;
+            let answers = self.attempt(queue, &left).await;
             for (at, outcome) in again.into_iter().zip(answers) {
                 if let Some(slot) = outcomes.get_mut(at) {
                     *slot = outcome;
                 }
             }
         }
+    }
+
+    /// Sends a batch once. The answer decides how many requests its queue may have in flight.
+    async fn attempt(&self, queue: &str, batch: &[&Item]) -> Vec<Outcome> {
+        let sent_at = Instant::now();
+        let outcomes = self.outcomes(queue, batch).await;
+        if outcomes.iter().any(is_throttled) {
+            self.limits.throttled(queue, sent_at, Instant::now());
+        } else if outcomes.iter().any(Result::is_ok) {
+            self.limits.stored(queue, sent_at, Instant::now());
+        }
+        outcomes
     }
 
     async fn outcomes(&self, queue: &str, batch: &[&Item]) -> Vec<Outcome> {
@@ -158,11 +174,13 @@ fn entry(index: usize, item: &Item) -> Result<SendMessageBatchRequestEntry, Fail
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use message::{Connector as _, EventType, Message, Receipts, Submission, Ticket, Topic};
+    use message::{Connector as _, EventType, Fault, Message, Receipts, Submission, Ticket, Topic};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::pending::Pending;
+    use crate::sqs::wire::Record;
     use crate::sqs::{Config, Connector};
 
     /// Reads an HTTP 1.1 request. Returns its text in lower case.
@@ -221,8 +239,13 @@ mod tests {
 
     /// Sends a message and waits until it is stored.
     async fn publish(config: &Config, message: Message) {
+        publish_by(&Connector::new(config).unwrap(), message).await;
+    }
+
+    /// Sends a message in a session of its own.
+    async fn publish_by(connector: &Connector, message: Message) {
         let (receipts, mut received) = Receipts::channel();
-        let mut publisher = Connector::new(config).unwrap().connect(receipts).await.unwrap();
+        let mut publisher = connector.connect(receipts).await.unwrap();
         publisher.submit(vec![Submission { ticket: Ticket(1), message: message.into() }]).await;
         received.recv().await.unwrap().outcome.unwrap();
     }
@@ -243,6 +266,37 @@ mod tests {
         .await;
         publish(&config, message()).await;
         assert_eq!(asked.load(Ordering::Relaxed), THROTTLED + 1);
+    }
+
+    /// Goal: a throttle lowers the limit of its queue, and a success raises it. Oracle: the limit
+    /// after each answer of the test's own server.
+    #[tokio::test]
+    async fn a_throttle_and_a_success_change_the_limit_of_their_queue() {
+        let slow_down = r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"slow down"}"#;
+        let mut is_first = true;
+        let config = serve(move |_| {
+            let is_throttled = std::mem::take(&mut is_first);
+            if is_throttled { ("400 Bad Request", slow_down) } else { ("200 OK", STORED) }
+        })
+        .await;
+        let client = super::super::client::ClientFactory::new(&config).unwrap().client().await.unwrap();
+        let queues = Queues::of_config(&config);
+        let sender = Sender { client, queues, answers: Answers::default(), limits: Limits::new(16) };
+        let sender = Arc::new(sender);
+        // The first is throttled, and stored when it is sent again.
+        for expected in [9, 10] {
+            let (receipts, mut received) = Receipts::channel();
+            let item = Item {
+                topic: Topic::new("orders").unwrap(),
+                record: Record { body: String::from("x"), attributes: Vec::new() },
+                group: None,
+                deduplication: None,
+                pending: Pending::new(Ticket(1), receipts),
+            };
+            Arc::clone(&sender).send(String::from("orders"), vec![item]).await;
+            received.recv().await.unwrap().outcome.unwrap();
+            assert_eq!(sender.limits.lock().of("orders"), expected);
+        }
     }
 
     /// Goal: a standard queue gets the key as message group only if `fair_queues` says so, because
@@ -266,6 +320,43 @@ mod tests {
             assert_eq!(request.contains("messagegroupid"), group.is_some(), "{is_fair}: {request}");
             assert!(request.contains(group.unwrap_or_default()), "{request}");
             assert!(!request.contains("messagededuplicationid"), "{request}");
+        }
+    }
+
+    /// Goal: an access key in files is read for each session, because a rotation replaces both
+    /// halves while the relay runs. Oracle: the key that the requests to the test's own server
+    /// name, and the errors for halves that are gone.
+    #[tokio::test]
+    async fn an_access_key_in_files_is_read_for_each_session() {
+        let (requests, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let config = serve(move |request| {
+            requests.send(request).unwrap();
+            ("200 OK", STORED)
+        })
+        .await;
+        let file = |half: &str| std::env::temp_dir().join(format!("{}-{half}", uuid::Uuid::now_v7()));
+        let files = [file("id"), file("secret")];
+        let [id, secret] = &files;
+        let config = Config {
+            access_key_id: None,
+            access_key_id_file: Some(id.clone()),
+            secret_access_key: None,
+            secret_access_key_file: Some(secret.clone()),
+            ..config
+        };
+        let connector = Connector::new(&config).unwrap();
+        for key in ["first-key", "second-key"] {
+            std::fs::write(id, format!("{key}\n")).unwrap();
+            std::fs::write(secret, "s").unwrap();
+            publish_by(&connector, message()).await;
+            let request = told.recv().await.unwrap();
+            assert!(request.contains(&format!("credential={key}/")), "{request}");
+        }
+        for (half, setting) in [(secret, "sqs.secret_access_key_file"), (id, "sqs.access_key_id_file")] {
+            std::fs::remove_file(half).unwrap();
+            let error = connector.connect(Receipts::channel().0).await.err().unwrap();
+            assert_eq!((error.fault(), error.scope()), (Fault::Operator, FaultScope::Session), "{error}");
+            assert!(error.to_string().contains(setting), "{error}");
         }
     }
 
