@@ -89,10 +89,11 @@ pub enum SchemaError {
         table: String,
     },
     /// The tables are in a schema that this role may not use, so it cannot determine whether they
-    /// fit.
+    /// fit. The grant comes before the last semicolon: what follows is shown to readers without a
+    /// login, and names no user.
     #[error(
-        "the tables are in the schema {schema}, which this role may not use; run `GRANT USAGE ON SCHEMA {schema} TO \
-         {role}` (`relay migrate roles` prints it with the role's other rights)"
+        "the tables are in the schema {schema}, which this role may not use until the schema's owner runs `GRANT USAGE \
+         ON SCHEMA {schema} TO {role}`; run the statements that `relay migrate roles` prints, as the owner of the tables"
     )]
     Unusable {
         /// The schema.
@@ -209,4 +210,22 @@ impl MigrateError {
 fn refusal(error: &sqlx::Error) -> Option<String> {
     let answer = error.as_database_error()?;
     SqlErrorKind::is_denied(error).then(|| answer.message().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a probe without a login shows no database user. Oracle: the part of the reason that
+    /// probes show, which is the one after its last semicolon; the log has the whole statement.
+    #[test]
+    fn the_remedy_for_an_unusable_schema_names_no_user() {
+        let error =
+            SchemaError::Unusable { schema: String::from("app"), role: String::from("billing_owner") };
+        let text = error.to_string();
+        assert!(text.contains("`GRANT USAGE ON SCHEMA app TO billing_owner`"), "{text}");
+        let remedy = text.rsplit_once("; ").map(|(_, remedy)| remedy).unwrap();
+        assert!(remedy.contains("`relay migrate roles`"), "{remedy}");
+        assert!(!remedy.contains("billing_owner") && !remedy.contains(" app"), "{remedy}");
+    }
 }

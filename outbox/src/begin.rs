@@ -20,8 +20,9 @@ use sqlx::{Database, Transaction};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// Maximum time for which a BEGIN whose caller is gone keeps its connection, and for which a pool
-/// of the toolkit cleans a connection that comes back.
+/// Maximum time for which a BEGIN whose caller is gone keeps its connection, for which a pool of
+/// the toolkit cleans a connection that comes back, and for which it waits for an idle one to
+/// answer.
 pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 /// Begins a transaction on a connection. `begin` sends the statement, and owns the connection.

@@ -104,8 +104,11 @@ pub(super) fn options(idle_in_transaction_max: Duration, is_for: Use) -> PgPoolO
 /// was idle.
 async fn is_usable(connection: &mut PgConnection, is_for: Use) -> Result<bool, sqlx::Error> {
     match is_for {
-        Use::Service | Use::Own => connection.ping().await.map(|()| true),
-        // A host that has gone does not answer.
+        Use::Service | Use::Own => {
+            let pinged = tokio::time::timeout(RELEASE_MAX, connection.ping()).await;
+            Ok(matches!(pinged, Ok(Ok(()))))
+        }
+        // A host that has gone does not answer, and another one may.
         Use::AmongHosts(needs) => {
             let checked = tokio::time::timeout(IDLE_ANSWER_MAX, check(connection, needs)).await;
             Ok(matches!(checked, Ok(Ok(()))))
