@@ -12,7 +12,6 @@ use outbox::StoreError;
 use serde::Serialize;
 use sqlx::{Pool, Sqlite};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use super::error::{OperateError, OperateErrorKind};
@@ -32,9 +31,11 @@ pub struct KeyLine {
     /// Number of times it was held.
     pub attempt: u32,
     /// The time when its holder claimed it or last renewed it.
-    pub claimed_at: String,
+    #[serde(serialize_with = "seconds::serialize")]
+    pub claimed_at: OffsetDateTime,
     /// The time when its lease expired.
-    pub lease_until: String,
+    #[serde(serialize_with = "seconds::serialize")]
+    pub lease_until: OffsetDateTime,
     /// The number of its last holder, as in logs.
     pub holder: Uuid,
 }
@@ -183,14 +184,13 @@ impl From<Decision> for DecidedLine {
 impl KeyLine {
     fn of(stuck: &StuckKey) -> Self {
         let StuckKey { id, attempt, holder, claimed_at, lease_until, .. } = stuck;
-        let rfc3339 = |at: &OffsetDateTime| at.format(&Rfc3339).unwrap_or_else(|_| at.to_string());
         Self {
             scope: id.tenant().to_string(),
             operation: id.operation().to_string(),
             key: id.key().to_string(),
             attempt: *attempt,
-            claimed_at: rfc3339(claimed_at),
-            lease_until: rfc3339(lease_until),
+            claimed_at: *claimed_at,
+            lease_until: *lease_until,
             holder: *holder,
         }
     }

@@ -122,7 +122,7 @@ fn line(pipeline: &str, segment: Segment) -> SegmentLine {
 fn remedy(pipeline: &str, reason: &HeldBack) -> String {
     match reason {
         HeldBack::Relay(relay) => {
-            format!("; if it will not return: relay forget --pipeline {pipeline} {relay}")
+            format!("; if it will not return: relay forget --pipeline {pipeline} {relay} --note WHY")
         }
         HeldBack::Parked(_) => {
             format!("; decide about these messages: relay dead list --pipeline {pipeline}")
@@ -131,5 +131,18 @@ fn remedy(pipeline: &str, reason: &HeldBack) -> String {
             String::from("; correct the clock that is wrong: `relay doctor` compares them")
         }
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the command that is copied from the text is accepted. Oracle: it has a reason, without
+    /// which nothing is forgotten.
+    #[test]
+    fn the_command_that_forgets_a_relay_has_a_reason() {
+        let text = remedy("orders", &HeldBack::Relay(String::from("old-orders")));
+        assert!(text.ends_with("relay forget --pipeline orders old-orders --note WHY"), "{text}");
     }
 }

@@ -3,6 +3,7 @@
 
 mod blocker;
 mod causes;
+mod rank;
 mod state;
 mod symptom;
 mod waits;
@@ -28,6 +29,8 @@ use super::turns::in_turns;
 use crate::settings::PipelineConfig;
 
 pub use blocker::statement_that_ends;
+pub(crate) use blocker::statement_that_ends_session;
+pub use rank::{Rank, Severity};
 pub use state::PipelineState;
 pub use symptom::Symptom;
 pub use waits::{Count, Wait};

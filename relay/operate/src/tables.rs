@@ -131,6 +131,14 @@ impl Tables {
         }
     }
 
+    /// Returns the user of the connections, quoted for a statement where that is necessary; `None`
+    /// for SQLite, and for an unusable URL.
+    #[must_use]
+    pub fn user(&self) -> Option<String> {
+        let options = self.connect_options("").ok()?;
+        on!(options, options => options.user())
+    }
+
     /// Returns connection options, with an application name if the database supports one.
     ///
     /// # Errors
@@ -212,13 +220,16 @@ impl<P, S> Opened<P, S> {
     }
 }
 
-/// The place of a database, and whether it answers.
+/// The place of a database, its user, and whether it answers.
 trait Reach: Sized {
     /// The options of a connection.
     type Options;
 
     /// Returns server, port and name of the database, or the file.
     fn address(&self) -> String;
+
+    /// Returns the user, as a statement names it, if the database has users.
+    fn user(&self) -> Option<String>;
 
     /// Returns options with the address of the primary that answers: a pool would wait for the
     /// first host and the first address of its name.
@@ -230,6 +241,10 @@ impl Reach for SqliteConnectOptions {
 
     fn address(&self) -> String {
         self.get_filename().display().to_string()
+    }
+
+    fn user(&self) -> Option<String> {
+        None
     }
 
     async fn answered(self) -> Result<Self, OperateError> {
@@ -249,6 +264,10 @@ impl Reach for Hosts {
         let mut servers: Vec<_> = servers.collect();
         servers.sort_unstable();
         format!("{}/{database}", servers.join(","))
+    }
+
+    fn user(&self) -> Option<String> {
+        Some(named_role(self.first().get_username()))
     }
 
     async fn answered(self) -> Result<PgConnectOptions, OperateError> {
@@ -271,6 +290,13 @@ fn server(options: &PgConnectOptions) -> String {
         Some(directory) => directory.components().collect::<PathBuf>().display().to_string(),
         None => host.to_owned(),
     }
+}
+
+/// Quotes a role for a statement where that is necessary.
+pub(crate) fn named_role(role: &str) -> String {
+    let is_plain = role.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && !role.starts_with(|c: char| c.is_ascii_digit());
+    if is_plain { role.to_owned() } else { format!("\"{}\"", role.replace('"', "\"\"")) }
 }
 
 /// Timeout for connecting.
@@ -357,6 +383,21 @@ mod tests {
         assert_eq!(place("postgres://bob@h2:7,h1/app"), "h1:5432,h2:7/app", "the same database");
         let broken = place("postgres://ann:secret@h1,,h2/app");
         assert!(!broken.contains("secret") && broken.contains("h1,,h2"), "{broken}");
+    }
+
+    /// Goal: a grant is for the user that lacks the right, and is a statement as it is shown.
+    /// Oracle: the user of each kind of URL; no part of the secret.
+    #[test]
+    fn the_user_of_a_database_is_named_as_a_statement_needs_it() {
+        let user = |url: &str| Tables::new(url.into(), LogOptions::default()).user();
+        for (url, named) in [
+            ("postgres://billing_ops:secret@db2:7/billing", Some("billing_ops")),
+            ("postgres://db2/billing?user=billing_ops", Some("billing_ops")),
+            ("postgres://billing-ops@h1,h2/billing", Some("\"billing-ops\"")),
+            ("sqlite:/data/orders.db", None),
+        ] {
+            assert_eq!(user(url).as_deref(), named, "{url}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use time::OffsetDateTime;
 use super::exit::Exit;
 use super::export::{Export, Exporting};
 use super::failure::Failure;
+use super::hint;
 use super::operator::viewer;
 use super::output::{Format, Table, or_dash};
 use super::places::Where;
@@ -115,7 +116,8 @@ pub(super) fn print(audited: Audited, is_filtered: bool, format: Format) -> Resu
     format.print(&lines, |lines| if lines.is_empty() { nothing.to_owned() } else { table(lines) })?;
     if let Some(at) = searched_back_to {
         let at = seconds::text(at);
-        note!("decisions before {at} were not all searched: `relay audit --export csv` has them all");
+        let all = hint::completed("`relay audit --export csv`");
+        note!("decisions before {at} were not all searched: {all} has them all");
     }
     if !left_out.is_empty() {
         note!("{left_out}");

@@ -8,6 +8,7 @@ use operate::export::{AuditExport, DeadExport, ExportFormat};
 
 use super::exit::Exit;
 use super::failure::{Failure, first};
+use super::progress::during;
 
 /// The argument of commands whose list can be exported.
 #[derive(Debug, Args)]
@@ -49,7 +50,7 @@ impl Exporting {
     /// Prints it, part by part, and notes the audits that may not be read. Fails with the errors of
     /// places that did not answer.
     pub(crate) async fn print(mut self) -> Result<Exit, Failure> {
-        while let Some(part) = self.next().await {
+        while let Some(part) = during("reading", self.next()).await {
             let mut out = std::io::stdout().lock();
             match out.write_all(part.as_bytes()).and_then(|()| out.flush()) {
                 // The reader has enough (`| head`).

@@ -7,6 +7,7 @@ use outbox_log::RelayName;
 use super::config::OnePipeline;
 use super::exit::Exit;
 use super::failure::Failure;
+use super::progress::during;
 use super::signature::Signature;
 
 /// The arguments of `relay forget`.
@@ -32,7 +33,7 @@ impl Forget {
         let signed = self.signature.signed()?;
         let pipeline = self.pipeline.read()?;
         let name = RelayName::new(self.relay.as_str()).map_err(|error| Failure::new(Exit::Usage, error))?;
-        forget(&pipeline, &signed, &name, self.discard_parked).await?;
+        during("forgetting", forget(&pipeline, &signed, &name, self.discard_parked)).await?;
         note!("relay {name} is forgotten, with its pauses");
         Ok(Exit::Success)
     }

@@ -1,5 +1,5 @@
-//! Suggested commands, complete enough to be pasted: with the configuration and the pipeline that
-//! this command was given, and quoted for the shell.
+//! Suggested commands, complete enough to be pasted: with the configuration and the pipeline or the
+//! inbox that this command was given, and quoted for the shell.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
+use operate::redact::holds_password;
 use operate::text::harmless;
 
 use super::help;
@@ -69,15 +70,21 @@ static PROCESS: LazyLock<Given> = LazyLock::new(|| Given::of(std::env::args_os()
 struct Given {
     config: Option<String>,
     pipeline: Option<String>,
+    /// The options that name an inbox outside of the configuration, each with its value, if it has
+    /// one.
+    inbox: Vec<String>,
     /// The commands of this program.
     definition: Command,
 }
+
+/// The options of an inbox that have a value, apart from its URL.
+const OF_INBOX: [&str; 2] = ["inbox-file", "schema"];
 
 impl Given {
     /// Reads the words of a command line. An invalid one names nothing.
     fn of(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Self {
         let mut definition = help::command();
-        let nothing = Self { config: None, pipeline: None, definition: help::command() };
+        let nothing = Self { config: None, pipeline: None, inbox: Vec::new(), definition: help::command() };
         let Ok(matches) = definition.try_get_matches_from_mut(words) else { return nothing };
         let mut command = &definition;
         let mut matches = &matches;
@@ -87,7 +94,8 @@ impl Given {
             matches = below;
         }
         let named = |name| value(command, matches, name);
-        Self { config: named("config"), pipeline: named("pipeline"), ..nothing }
+        let inbox = if takes_inbox(command) { inbox_options(command, matches) } else { Vec::new() };
+        Self { config: named("config"), pipeline: named("pipeline"), inbox, ..nothing }
     }
 
     fn command(&self, words: &[&str]) -> String {
@@ -118,15 +126,49 @@ impl Given {
                 None => break,
             }
         }
-        let options = [("pipeline", &self.pipeline), ("config", &self.config)].into_iter();
-        let missing = options.filter_map(|(name, value)| {
+        let has = |flag: &str| words.contains(&flag);
+        let option = |name: &str, value: Option<&String>| {
             let flag = format!("--{name}");
             let takes = command.get_arguments().any(|argument| argument.get_long() == Some(name));
-            let value = value.as_ref().filter(|_| takes && !words.contains(&flag.as_str()))?;
+            let value = value.filter(|_| takes && !has(&flag))?;
             Some(format!(" {flag} {}", quoted(value)))
-        });
-        missing.collect()
+        };
+        let mut rest = String::new();
+        // An inbox outside of the configuration belongs to no pipeline: clap refuses both together.
+        if !has("--inbox") && !has("--inbox-file") {
+            rest.extend(option("pipeline", self.pipeline.as_ref()));
+            if takes_inbox(command) && !has("--pipeline") && !has("--source") {
+                rest.extend(self.inbox.iter().map(String::as_str));
+            }
+        }
+        rest.extend(option("config", self.config.as_ref()));
+        rest
     }
+}
+
+/// Returns whether a command takes the URL of an inbox. `relay verify` takes several inboxes, each
+/// with its consumer.
+fn takes_inbox(command: &Command) -> bool {
+    let is_url = |argument: &Arg| {
+        let names = argument.get_value_names().unwrap_or_default();
+        names.iter().any(|name| name.as_str() == "URL")
+    };
+    command.get_arguments().any(|argument| argument.get_long() == Some("inbox") && is_url(argument))
+}
+
+/// Returns the options of the command line that name an inbox, each after a space. A URL with a
+/// password, which is refused, is not repeated.
+fn inbox_options(command: &Command, matches: &ArgMatches) -> Vec<String> {
+    let option = |name: &str, value: String| format!(" --{name} {}", quoted(&value));
+    let url = value(command, matches, "inbox").filter(|url| !holds_password(url));
+    let mut options: Vec<String> = url.map(|url| option("inbox", url)).into_iter().collect();
+    for name in OF_INBOX {
+        options.extend(value(command, matches, name).map(|value| option(name, value)));
+    }
+    if value(command, matches, "allow-plaintext").is_some() {
+        options.push(String::from(" --allow-plaintext"));
+    }
+    options
 }
 
 /// Returns the value of an option that the command line has.
@@ -160,6 +202,39 @@ mod tests {
         let named = given.command(&["dead", "show", "--pipeline", "bills"]);
         assert_eq!(named, "relay dead show --pipeline bills --config '/srv/my relay.toml'");
         assert_eq!(given.command(&["init"]), "relay init", "it takes neither");
+    }
+
+    /// Goal: a suggested command finds the messages of an inbox that is only on the command line.
+    /// Oracle: commands that take this inbox, that name another place, and that take none.
+    #[test]
+    fn a_suggested_command_has_the_inbox_of_this_one() {
+        let named = given("relay dead list --inbox sqlite:in.db");
+        assert_eq!(named.command(&["dead", "decision", "7"]), "relay dead decision 7 --inbox sqlite:in.db");
+        assert_eq!(
+            named.completed("first see `relay dead list`, then `relay status`"),
+            "first see `relay dead list --inbox sqlite:in.db`, then `relay status`"
+        );
+        for words in [
+            &["dead", "list", "--source", "inbox"][..],
+            &["dead", "list", "--pipeline", "orders"],
+            &["dead", "list", "--inbox", "sqlite:other.db"],
+            &["verify"],
+        ] {
+            assert_eq!(named.command(words), format!("relay {}", words.join(" ")));
+        }
+        let file = given("relay audit --inbox-file /run/in --schema app --allow-plaintext --config a.toml");
+        assert_eq!(
+            file.command(&["show", "7"]),
+            "relay show 7 --inbox-file /run/in --schema app --allow-plaintext --config a.toml"
+        );
+        let piped = given("relay dead list --pipeline orders");
+        let other = ["dead", "list", "--inbox", "sqlite:in.db"];
+        assert_eq!(piped.command(&other), "relay dead list --inbox sqlite:in.db");
+        // Several, each with a consumer.
+        let compared = given("relay verify --inbox billing=sqlite:in.db");
+        assert_eq!(compared.command(&["dead", "list"]), "relay dead list");
+        let secret = given("relay dead list --inbox postgres://u:s3cret@h/d");
+        assert_eq!(secret.command(&["dead", "list"]), "relay dead list");
     }
 
     #[test]

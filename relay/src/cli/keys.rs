@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use clap::{Args, Subcommand};
 use idempotency::{Action, KeyId};
 use operate::keys::{self, DecidedLine, KeyLine};
+use operate::seconds;
 use serde::Serialize;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
@@ -14,6 +15,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::operator::viewer;
 use super::output::{Format, Table, one_line};
+use super::progress::during;
 use super::signature::Signature;
 
 /// Actions on keys whose lease has expired.
@@ -80,14 +82,15 @@ impl Keys {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
             Self::List(List { place, limit }) => {
-                let lines = keys::stuck(&place.goal()?, &viewer(), limit).await?;
+                let lines = during("looking", keys::stuck(&place.goal()?, &viewer(), limit)).await?;
                 format.print(&lines, |lines| shown(lines))?;
                 Ok(Exit::Success)
             }
             Self::Release(decide) => decide.execute(Action::Release, "released", format).await,
             Self::Discard(decide) => decide.execute(Action::Discard, "discarded", format).await,
             Self::Audit(List { place, limit }) => {
-                let decisions = keys::decisions(&place.goal()?, &viewer(), i64::MAX, limit).await?;
+                let goal = place.goal()?;
+                let decisions = during("reading", keys::decisions(&goal, &viewer(), i64::MAX, limit)).await?;
                 let lines: Vec<DecidedLine> = decisions.into_iter().map(DecidedLine::from).collect();
                 format.print(&lines, |lines| audited(lines))?;
                 Ok(Exit::Success)
@@ -102,7 +105,8 @@ impl Decide {
         let id = KeyId::of_texts(&self.scope, &self.operation, &self.key)
             .map_err(|error| Failure::new(Exit::Usage, error))?;
         let key = id.to_string();
-        keys::decide(&self.place.goal()?, &signed, &id, self.holder, chosen).await?;
+        let goal = self.place.goal()?;
+        during("deciding", keys::decide(&goal, &signed, &id, self.holder, chosen)).await?;
         let decided = Decided { action, key };
         format.print(&decided, |decided| format!("{}: {}", decided.action, one_line(&decided.key)))?;
         Ok(Exit::Success)
@@ -117,7 +121,9 @@ fn shown(lines: &[KeyLine]) -> String {
         let KeyLine { scope, operation, key, attempt, claimed_at, lease_until, holder } = line;
         let attempt = attempt.to_string();
         let holder = holder.to_string();
-        [scope, operation, key, &attempt, claimed_at, lease_until, &holder].map(Clone::clone)
+        let claimed = seconds::text(*claimed_at);
+        let until = seconds::text(*lease_until);
+        [scope, operation, key, &attempt, &claimed, &until, &holder].map(Clone::clone)
     });
     let headers = ["scope", "operation", "key", "attempt", "claimed", "lease until", "holder"];
     Table::new(headers, rows).optional(&["attempt", "claimed", "holder"]).shown()

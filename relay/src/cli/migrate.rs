@@ -22,6 +22,7 @@ use super::database::{Goal, NamedDatabase};
 use super::exit::Exit;
 use super::failure::{Failure, first};
 use super::output::{self, Format, Table};
+use super::progress::{aside, during};
 use super::roles::RolesScript;
 use session::{close, opened, within};
 #[cfg(feature = "postgres")]
@@ -152,7 +153,7 @@ impl Target {
         let (mut outcomes, mut failed) = (Vec::new(), None);
         let lines = self.lines();
         for goal in self.goals()? {
-            if let Err(failure) = each(&goal, &lines, act, &mut outcomes).await {
+            if let Err(failure) = during(act.doing(), each(&goal, &lines, act, &mut outcomes)).await {
                 failed = first(failed, failure);
             }
         }
@@ -193,6 +194,14 @@ enum Act {
 }
 
 impl Act {
+    /// Returns what the command is doing, for its progress.
+    fn doing(self) -> &'static str {
+        match self {
+            Self::Up => "migrating",
+            Self::Look => "looking",
+        }
+    }
+
     /// Returns the word for the migrations that it lists.
     fn word(self) -> &'static str {
         match self {
@@ -261,7 +270,8 @@ async fn with<DB: Backend>(
         let schema = goal.options.schema.clone();
         let name = database.to_owned();
         let migrator = Migrator::<DB>::new(line).schema(schema).on_wait(move |waiting| {
-            note!("{name}: waiting for another migration: {}", output::one_line(&waiting.holder));
+            let holder = output::one_line(&waiting.holder);
+            aside(&format!("{name}: waiting for another migration: {holder}"));
         });
         let about = |failure: Failure| failure.about(database);
         let applied = match act {

@@ -15,6 +15,7 @@ use super::failure::Failure;
 use super::hint;
 use super::operator::viewer;
 use super::output::{Format, one_line};
+use super::progress::during;
 use super::signature::Signature;
 use crate::near::nearest;
 
@@ -69,8 +70,8 @@ impl Pause {
         };
         let places = Places::new().outbox(&pipeline);
         if action == "paused" {
-            pause::pause(&places, &signed, &scope).await?;
-        } else if let Err(error) = pause::resume(&places, &signed, &scope, None).await {
+            during("pausing", pause::pause(&places, &signed, &scope)).await?;
+        } else if let Err(error) = during("resuming", pause::resume(&places, &signed, &scope, None)).await {
             let in_force = pause::pauses(&places, &viewer()).await.unwrap_or_default();
             if let Some(command) = meant_to_resume(pipeline.name.as_str(), &scope, &in_force) {
                 note!("its name has characters that are shown as escapes: {command}");
@@ -94,7 +95,7 @@ impl Pause {
                 note!(
                     "the metric relay_in_flight_messages counts them, and ending the relay process stops them"
                 );
-                if pause::is_unknown(&places, &scope).await {
+                if during("looking", pause::is_unknown(&places, &scope)).await {
                     let meant = meant(&places, &scope).await;
                     let scope = one_line(&scope.to_string());
                     note!("the outbox has no message of {scope}: {meant}? It is paused anyway");

@@ -2,6 +2,7 @@
 //! on a terminal, and a line now and then elsewhere.
 
 use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,19 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval at which a line is redrawn.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
+tokio::task_local! {
+    /// The line that is redrawn while the work of the current task runs.
+    static BAR: ProgressBar;
+}
+
+/// Prints a line that stays, also from work that [`during`] waits for.
+pub(crate) fn aside(line: &str) {
+    match BAR.try_with(ProgressBar::clone) {
+        Ok(bar) => bar.suspend(|| note!("{line}")),
+        Err(_) => note!("{line}"),
+    }
+}
+
 /// Waits for a future, and shows what the command is doing if that takes long.
 pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     // Stored in place, it would exist twice: as the argument and as the polled future.
@@ -28,6 +42,7 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     bar.set_message(what.to_owned());
     // It counts from the beginning of the work.
     let bar = bar.with_elapsed(QUIET);
+    let mut work = pin!(BAR.scope(bar.clone(), work));
     let begun_at = Instant::now();
     let mut lines = interval_at(tokio::time::Instant::now() + LINE_INTERVAL - QUIET, LINE_INTERVAL);
     lines.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -156,5 +171,20 @@ mod tests {
             2
         };
         assert_eq!(during("looking", slow).await, 2);
+    }
+
+    /// Goal: what work reports does not break the line that is redrawn. Oracle: the line is known
+    /// to the work once it is shown, and not before.
+    #[tokio::test(start_paused = true)]
+    async fn work_knows_the_line_that_it_must_not_break() {
+        let is_shown = || BAR.try_with(|_| ()).is_ok();
+        let work = async {
+            let early = is_shown();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            aside("it waits");
+            (early, is_shown())
+        };
+        assert_eq!(during("migrating", work).await, (false, true));
+        assert!(!is_shown());
     }
 }

@@ -9,6 +9,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::migrate::{LineName, run_script};
 use super::output;
+use super::progress::during;
 
 /// The roles and their names.
 #[derive(Debug, Args)]
@@ -87,7 +88,7 @@ impl RolesScript {
         let options = LogOptions::default().allow_plaintext(self.allow_plaintext);
         let goal = Goal::new(url, options);
         for script in self.scripts()? {
-            run_script(&goal, script).await?;
+            during("creating the roles", run_script(&goal, script)).await?;
         }
         Ok(Exit::Success)
     }

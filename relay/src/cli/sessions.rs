@@ -11,6 +11,7 @@ use super::exit::Exit;
 use super::failure::Failure;
 use super::operator::viewer;
 use super::output::{Format, Table, counted, one_line};
+use super::progress::during;
 use super::signature::Signature;
 use crate::config::Config;
 
@@ -114,7 +115,7 @@ impl Place {
 impl List {
     async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let places = self.place.open()?;
-        let (mut lines, away) = sessions::sessions(&places, &viewer()).await?;
+        let (mut lines, away) = during("reading", sessions::sessions(&places, &viewer())).await?;
         lines.retain(|line| self.user.as_ref().is_none_or(|user| line.user == *user));
         lines.retain(|line| self.ended || line.ended.is_none());
         format.print(&lines, |lines| shown(lines))?;
@@ -134,7 +135,7 @@ impl Revoke {
             _ => Which::All,
         };
         let places = self.place.open()?;
-        let revoked = sessions::revoke(&places, &signed, &which).await?;
+        let revoked = during("ending sessions", sessions::revoke(&places, &signed, &which)).await?;
         let ended = Ended { ended: which.to_string(), reason: signed.note, revoked };
         format.print(&ended, text)?;
         for error in &ended.revoked.unread {
@@ -175,7 +176,7 @@ fn nobody(which: &Which, revoked: &Revoked) -> Option<String> {
 
 fn shown(lines: &[SessionLine]) -> String {
     if lines.is_empty() {
-        return String::from("nobody is logged in to the page");
+        return String::from("no users are logged in to the page");
     }
     let rows = lines.iter().map(|line| {
         let SessionLine { session, user, role, since, ended } = line;

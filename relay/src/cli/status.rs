@@ -1,6 +1,5 @@
 //! `relay status`: the leader, waiting and parked messages, and why they wait.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::pin::pin;
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use operate::cause::Cause;
-use operate::status::{PipelineStatus, Symptom, Wait, statement_that_ends, status};
+use operate::status::{PipelineStatus, Rank, Symptom, Wait, statement_that_ends, status};
 use operate::units::Time;
 
 use super::config::ConfigFile;
@@ -147,42 +146,17 @@ fn exit(shown: &PipelineStatus) -> Exit {
 
 /// Returns a row for each pipeline, those with problems first, and then the reasons.
 fn text(shown: &[PipelineStatus], width: Option<usize>) -> String {
-    let mut sorted: Vec<&PipelineStatus> = shown.iter().collect();
-    sorted.sort_by_key(|shown| urgency(shown));
+    let sorted = worst_first(shown);
     let reasons = sorted.iter().flat_map(|shown| reasons(shown, width));
     std::iter::once(table(&sorted).drawn(width)).chain(reasons).collect::<Vec<_>>().join("\n")
 }
 
-/// The place of a pipeline in the table, smallest first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Urgency {
-    /// Whether nothing is wrong.
-    is_fine: bool,
-    /// Whether what is wrong may be temporary.
-    passes: bool,
-    /// The worst condition.
-    symptom: Option<Symptom>,
-    /// The number of its messages, or of all that wait.
-    messages: Reverse<u64>,
-    /// Its duration in whole minutes: shorter differences are no order.
-    minutes: Reverse<u64>,
-}
-
-/// Returns how urgent a pipeline is: first those that need an operator, by their worst condition,
-/// its messages and its duration.
-fn urgency(shown: &PipelineStatus) -> Urgency {
-    let mut waits = shown.waits();
-    waits.sort_by_key(|wait| (!wait.needs_operator(), wait.symptom));
-    let worst = waits.first();
-    let messages = worst.and_then(|wait| wait.count.map(|count| count.number).or(shown.waiting_max()));
-    let lasts = worst.and_then(|wait| wait.lasts).unwrap_or_default();
-    Urgency {
-        is_fine: worst.is_none(),
-        passes: worst.is_none_or(|wait| !wait.needs_operator()),
-        symptom: worst.map(|wait| wait.symptom),
-        messages: Reverse(messages.unwrap_or_default()),
-        minutes: Reverse(lasts.as_secs() / 60),
-    }
+/// Returns the pipelines by their ranks, as on the page.
+fn worst_first(shown: &[PipelineStatus]) -> Vec<&PipelineStatus> {
+    let mut ranked: Vec<(Rank<'_>, &PipelineStatus)> =
+        shown.iter().map(|shown| (Rank::of_pipeline(shown, &shown.waits()), shown)).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, shown)| shown).collect()
 }
 
 const HEADERS: [&str; 10] =
@@ -226,22 +200,31 @@ fn parked(shown: &PipelineStatus) -> String {
     if counts.is_empty() { String::from("-") } else { counts.join(", ") }
 }
 
+/// A condition, and the command that shows more about it or ends it.
+struct Reason {
+    wait: Wait,
+    command: Option<String>,
+}
+
 /// Returns a sentence for each obstacle to publishing, followed by the command that shows more.
 fn reasons(shown: &PipelineStatus, width: Option<usize>) -> Vec<String> {
     let mut pauses = shown.paused.iter();
-    let mut lines = Vec::new();
+    let mut reasons: Vec<Reason> = Vec::new();
     // The problem of an unreachable database is an error of this command.
-    let mut waits = shown.waits();
-    waits.retain(|wait| wait.symptom != Symptom::DatabaseAway);
-    // The cause that an operator has to repair comes before its consequences.
-    waits.sort_by_key(|wait| !wait.needs_operator());
-    for wait in &waits {
-        lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
-        lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
+    for wait in shown.waits().into_iter().filter(|wait| wait.symptom != Symptom::DatabaseAway) {
+        // The conditions have the order of the pauses only before they are sorted.
         let command = match wait.symptom {
             Symptom::Paused => pauses.next().map(|pause| resume_command(&shown.pipeline, &pause.paused)),
-            _ => next(&shown.pipeline, wait),
+            _ => next(&shown.pipeline, &wait),
         };
+        reasons.push(Reason { wait, command });
+    }
+    // The cause that an operator has to repair comes before its consequences.
+    reasons.sort_by_key(|reason| reason.wait.severity());
+    let mut lines = Vec::new();
+    for Reason { wait, command } in reasons {
+        lines.push(sentence(&format!("{}: {}", shown.pipeline, wait.told()), width));
+        lines.extend(wait.cause.as_ref().map(|cause| format!("  {}", sentence(&why(cause), width))));
         lines.extend(command.map(|command| format!("  {command}")));
         if wait.symptom == Symptom::RowsHeldBack {
             let statement = shown.held_back_by.as_ref().and_then(statement_that_ends);
@@ -290,7 +273,7 @@ fn next(pipeline: &str, wait: &Wait) -> Option<String> {
 mod tests {
     use operate::pause::PauseLine;
     use operate::status::PipelineState;
-    use outbox_log::ExceptionState::{Dead, Held};
+    use outbox_log::ExceptionState::{Dead, Held, Retrying};
     use outbox_log::PauseScope;
 
     use super::*;
@@ -395,13 +378,27 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert_eq!(told[0].text, "orders: the database does not answer, for 1m30s: Connection refused");
         assert_eq!(told[0].command.as_deref(), Some("relay check --pipeline orders"));
         assert_eq!((told.len(), told[1].command.as_ref()), (2, None), "{told:?}");
-        let mut sorted: Vec<&PipelineStatus> = shown.iter().collect();
-        sorted.sort_by_key(|shown| urgency(shown));
-        let names: Vec<&str> = sorted.iter().map(|shown| shown.pipeline.as_str()).collect();
+        let names: Vec<&str> = worst_first(&shown).into_iter().map(|of| of.pipeline.as_str()).collect();
         assert_eq!(names, ["orders", "ordres", "shipping", "hooks", "fine"]);
         shown[3].state = PipelineState::Leading;
         outages.watch(&mut shown);
         assert!(outages.0.is_empty(), "it answers again");
+    }
+
+    /// Goal: the order is that of the page, and does not change while the output of `--watch` is
+    /// read. Oracle: the order of pipelines in which more messages wait, or for longer, and of
+    /// those that are fine.
+    #[test]
+    fn pipelines_are_in_the_order_of_the_page() {
+        let retries = |name: &str, number, seconds| PipelineStatus {
+            exceptions: BTreeMap::from([(Retrying, number)]),
+            exceptions_age_seconds: BTreeMap::from([(Retrying, seconds)]),
+            ..healthy(name)
+        };
+        let more = retries("more", 45, 60.0);
+        let shown = [healthy("quiet"), healthy("fine"), more, retries("older", 44, 600.0)];
+        let names: Vec<&str> = worst_first(&shown).into_iter().map(|of| of.pipeline.as_str()).collect();
+        assert_eq!(names, ["older", "more", "fine", "quiet"]);
     }
 
     /// Goal: the line about an open transaction leads to its end, whatever this role may see.
@@ -494,6 +491,27 @@ not shown at 80 columns: EPOCH, LEASE, HISTORY, STANDBYS (--output json has all)
         assert_eq!(lines[3], "  relay resume --all --pipeline orders --note WHY");
         assert!(lines[4].starts_with("orders: key a\\nb is paused"), "{lines:?}");
         assert_eq!(lines[5], "  relay resume --key $'a\\nb' --pipeline orders --note WHY");
+    }
+
+    /// Goal: the command below a pause ends this pause. Oracle: the lines about a pause that keeps
+    /// messages, which come first, and those about an older pause.
+    #[test]
+    fn a_pause_that_keeps_messages_comes_first_with_its_own_command() {
+        let pause = |paused| PauseLine {
+            pipeline: String::from("orders"),
+            paused,
+            actor: String::from("ann"),
+            reason: String::from("migration"),
+            since: time::OffsetDateTime::now_utc(),
+            age: Duration::ZERO,
+        };
+        let pauses = [PauseScope::Key(String::from("7")), PauseScope::Pipeline].map(pause).to_vec();
+        let paused = PipelineStatus { paused: pauses, oldest_pending_id: Some(9), ..healthy("orders") };
+        let lines = reasons(&paused, None);
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines[1], "  relay resume --all --pipeline orders --note WHY");
+        assert!(lines[2].starts_with("orders: key 7 is paused by ann"), "{lines:?}");
+        assert_eq!(lines[3], "  relay resume --key 7 --pipeline orders --note WHY");
     }
 
     #[test]

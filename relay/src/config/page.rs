@@ -211,7 +211,7 @@ fn check_proxy_login(
     }
     if section.viewers.is_empty() && section.operators.is_empty() {
         let help = "name the groups that may see the page, or \"*\" for everybody whom the proxy names";
-        problems.add(path("viewers"), "nobody may see the page", Some(help));
+        problems.add(path("viewers"), "no user may see the page", Some(help));
     }
     for (name, groups) in [("viewers", &section.viewers), ("operators", &section.operators)] {
         let is_group = |group: &&String| group.is_empty() || group.trim() != *group || group.contains(',');
@@ -395,7 +395,7 @@ mod tests {
             ("viewers = ['staff']\n", "everybody could send these headers"),
             ("from = ['0.0.0.0/0']\nviewers = ['staff']\n", "everybody could send these headers"),
             ("from = ['proxy.internal']\nviewers = ['staff']\n", "is not a network"),
-            ("from = ['10.0.0.7']\n", "nobody may see the page"),
+            ("from = ['10.0.0.7']\n", "no user may see the page"),
             ("from = ['10.0.0.7']\nviewers = ['a,b']\n", "is not a group"),
             ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'Cookie'\n", "cannot be used"),
             ("from = ['10.0.0.7']\nviewers = ['a']\nuser_header = 'X_User'\n", "cannot be used"),

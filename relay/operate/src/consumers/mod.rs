@@ -65,7 +65,7 @@ impl ConsumerLine {
                 passes: symptom != Symptom::ConsumerDead,
             });
         };
-        // One that holds the others may be among those that were not counted.
+        // Not every dead letter was counted: one that holds others may be missing.
         let dead = activity.dead.max(u64::from(letters_are_at_least));
         let one = "dead letter is open: requeue or discard it";
         let several = "dead letters are open: requeue or discard them";

@@ -213,6 +213,16 @@ impl DeadMessage {
         self.pipeline.as_deref().or(self.consumer.as_deref()).unwrap_or_default()
     }
 
+    /// Returns its last error for a list, without the message id and the topic with which some
+    /// begin: the list has both beside it.
+    #[must_use]
+    pub fn error_in_list(&self) -> Option<&str> {
+        let error = self.error.as_deref()?;
+        let Some(id) = &self.message_id else { return Some(error) };
+        let begin = format!("message {id} for topic {} ", self.topic);
+        Some(error.strip_prefix(&*begin).unwrap_or(error))
+    }
+
     /// Returns whether an operator may decide about it.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -247,6 +257,24 @@ mod tests {
         let asked =
             DeadMessage { requeue_requested_by: Some(String::from("ann")), ..died(true, MessageState::Dead) };
         assert_eq!(asked.state_told(), "dead again, requeue requested by ann");
+    }
+
+    #[test]
+    fn an_error_in_a_list_does_not_begin_with_the_id() {
+        let with = |error: &str| DeadMessage {
+            message_id: Some(String::from("01a20909")),
+            topic: String::from("orders"),
+            error: Some(error.to_owned()),
+            ..entry(7)
+        };
+        let large = "message 01a20909 for topic orders has 1200571 bytes with its envelope";
+        assert_eq!(with(large).error_in_list(), Some("has 1200571 bytes with its envelope"));
+        let nameless = DeadMessage { message_id: None, ..with(large) };
+        assert_eq!(nameless.error_in_list(), Some(large));
+        for kept in ["message 2 for topic orders is lost", "no queue is bound", "message 01a20909"] {
+            assert_eq!(with(kept).error_in_list(), Some(kept));
+        }
+        assert_eq!(DeadMessage { error: None, ..entry(7) }.error_in_list(), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@
 //! | `edit` | [`editable()`], [`edit()`]: one message, corrected after it was shown |
 //! | `edited` | [`edits()`], [`edited()`]: the content before and after |
 //! | `outcome` | the state of an entry after a decision |
-//! | `sample` (tests) | a message to show |
+//! | `sample` (tests) | a message and a report to show |
 
 mod bulk;
 mod choosing;
@@ -48,6 +48,6 @@ pub use list::{Bookmark, Listed, States, list, page, show};
 pub use message::{DeadMessage, DeadSource};
 pub use moment::{AsOf, Moment};
 pub use plan::{Plan, plan};
-pub use result::{Decision, DecisionFound, REMOVE_THE_CAUSE, Standing, decision};
+pub use result::{Decision, DecisionFound, REMOVE_THE_CAUSE, Standing, Tone, decision};
 pub use select::{CHOSEN_MAX, Selected, SelectedPart, select};
 pub use survey::{CauseGroup, Surveyed, Total, survey};

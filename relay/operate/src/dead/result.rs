@@ -55,6 +55,19 @@ pub struct Standing {
     pub is_at_least: bool,
 }
 
+/// The success or the failure that a situation means, from which an interface chooses a colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    /// The decision has achieved its purpose.
+    Good,
+    /// It may still do so.
+    Warn,
+    /// It has not.
+    Bad,
+    /// Neither a success nor a failure.
+    Neutral,
+}
+
 /// A decision, if any place has it, and the places that do not answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionFound {
@@ -73,6 +86,15 @@ const FAILED_AGAIN: &str = "failed again";
 const ON_ITS_WAY: &str = "on its way";
 /// The situation of dead letters whose consumer has not carried the request out yet.
 const WAITING: &str = "waiting for its consumer";
+/// The situation of messages that have left the outbox: published, or discarded by a later
+/// decision.
+const NO_LONGER_DEAD: &str = "published, or decided about again";
+/// The situation of dead letters that their consumer has applied.
+const TOOK_EFFECT: &str = "took effect";
+/// The situation of dead letters whose request another one replaced before a handler ran.
+const REPLACED: &str = "replaced by a later request";
+/// The situation of dead letters whose messages the inbox already knew.
+const HAD_TAKEN_EFFECT: &str = "had taken effect before";
 
 impl Standing {
     /// Returns whether these messages have not left yet.
@@ -85,6 +107,24 @@ impl Standing {
     #[must_use]
     pub fn is_dead_again(&self) -> bool {
         matches!(self.what, DEAD_AGAIN | FAILED_AGAIN)
+    }
+
+    /// Returns whether these messages have left an outbox, as far as it knows: they were published,
+    /// or discarded by a later decision.
+    #[must_use]
+    pub fn is_no_longer_dead(&self) -> bool {
+        self.what == NO_LONGER_DEAD
+    }
+
+    /// Returns whether their situation is a success or a failure.
+    #[must_use]
+    pub fn tone(&self) -> Tone {
+        match self.what {
+            NO_LONGER_DEAD | TOOK_EFFECT | HAD_TAKEN_EFFECT => Tone::Good,
+            _ if self.is_on_its_way() => Tone::Warn,
+            _ if self.is_dead_again() => Tone::Bad,
+            _ => Tone::Neutral,
+        }
     }
 }
 
@@ -226,7 +266,8 @@ impl Sum {
             first: record.first,
             last: record.last,
         });
-        for (what, count) in [(WAITING, record.waiting), (FAILED_AGAIN, record.failed)] {
+        let open = [(WAITING, record.waiting), (FAILED_AGAIN, record.failed), (REPLACED, record.replaced)];
+        for (what, count) in open {
             if count > 0 {
                 self.count(what, count, false);
             }
@@ -234,8 +275,8 @@ impl Sum {
         for closed in &record.closed {
             let what = match closed.resolution {
                 inbox::Resolution::Discarded => "discarded",
-                inbox::Resolution::Duplicate => "had taken effect before",
-                _ => "took effect",
+                inbox::Resolution::Duplicate => HAD_TAKEN_EFFECT,
+                _ => TOOK_EFFECT,
             };
             self.count(what, closed.count, false);
         }
@@ -250,8 +291,7 @@ impl Sum {
 /// Returns where a requeued entry is.
 fn requeued(state: Option<ExceptionState>) -> &'static str {
     match state {
-        // A discard by a later decision leaves the outbox as well.
-        None => "published, or decided about again",
+        None => NO_LONGER_DEAD,
         Some(ExceptionState::Dead) => DEAD_AGAIN,
         Some(ExceptionState::Discarded) => "discarded since",
         Some(_) => ON_ITS_WAY,
@@ -294,6 +334,60 @@ mod tests {
         assert_eq!(of(20, 1).as_deref(), Some("1 of them is dead again."));
         assert_eq!(of(1, 1).as_deref(), Some("The requeued message is dead again."));
         assert_eq!(of(20, 0), None);
+    }
+
+    /// Goal: a colour does not show a failure as a success. Oracle: the tone of every situation of
+    /// entries of an outbox and of dead letters.
+    #[test]
+    fn each_situation_has_its_tone() {
+        let tone = |what| Standing { what, count: 1, is_at_least: false }.tone();
+        for (state, expected) in [
+            (None, Tone::Good),
+            (Some(ExceptionState::Dead), Tone::Bad),
+            (Some(ExceptionState::Retrying), Tone::Warn),
+            (Some(ExceptionState::Held), Tone::Warn),
+            (Some(ExceptionState::Discarded), Tone::Neutral),
+        ] {
+            assert_eq!(tone(requeued(state)), expected, "{state:?}");
+        }
+        for (what, expected) in [
+            (FAILED_AGAIN, Tone::Bad),
+            (WAITING, Tone::Warn),
+            (TOOK_EFFECT, Tone::Good),
+            (HAD_TAKEN_EFFECT, Tone::Good),
+            ("discarded", Tone::Neutral),
+        ] {
+            assert_eq!(tone(what), expected, "{what}");
+        }
+        let left = Standing { what: requeued(None), count: 1, is_at_least: false };
+        assert!(left.is_no_longer_dead());
+    }
+
+    /// Goal: a request that another one replaced is told as neither a success nor a failure.
+    /// Oracle: the situation, its tone, and that no sentence says that requeueing did not help.
+    #[test]
+    fn a_request_that_was_replaced_has_not_failed() {
+        let mut sum = Sum { id: Uuid::nil(), decision: None, standing: BTreeMap::new() };
+        let DecisionRecord { signature, first, last, .. } = record(Vec::new());
+        sum.inbox(
+            "billing",
+            &inbox::LetterDecision {
+                signature,
+                action: inbox::Action::Redrive,
+                count: 20,
+                first,
+                last,
+                waiting: 0,
+                failed: 0,
+                replaced: 20,
+                closed: Vec::new(),
+            },
+        );
+        let decision = sum.done().unwrap();
+        let replaced = Standing { what: REPLACED, count: 20, is_at_least: false };
+        assert_eq!(decision.standing, [replaced]);
+        assert_eq!((replaced.tone(), replaced.is_dead_again()), (Tone::Neutral, false));
+        assert_eq!(decision.dead_again(|number| number.to_string()), None);
     }
 
     #[test]

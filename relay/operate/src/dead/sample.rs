@@ -1,8 +1,12 @@
-//! A message for tests, here and in interfaces.
+//! A message and the report of a decision for tests, here and in interfaces.
+
+use std::collections::BTreeSet;
 
 use outbox_log::EntryId;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
+use super::bulk::BulkReport;
 use super::message::{DeadMessage, DeadSource, Row};
 use crate::message_state::MessageState;
 
@@ -36,5 +40,27 @@ pub fn entry(id: i64) -> DeadMessage {
         changed_at: OffsetDateTime::UNIX_EPOCH,
         row: Row::Outbox(0, EntryId(id)),
         seq: 0,
+    }
+}
+
+/// Returns the report of a requeue that has chosen this many messages and has done nothing yet.
+#[must_use]
+pub fn report(chosen: u64) -> BulkReport {
+    BulkReport {
+        decision: Some(Uuid::nil()),
+        action: "requeue",
+        selection: format!("topic=orders: {chosen} chosen"),
+        chosen,
+        done: 0,
+        requested_before: 0,
+        refused: 0,
+        changed: 0,
+        following: 0,
+        dry_run: false,
+        unknown: 0,
+        decided_by: BTreeSet::new(),
+        refusals: Vec::new(),
+        stopped: false,
+        error: None,
     }
 }

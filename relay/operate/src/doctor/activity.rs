@@ -7,6 +7,8 @@ use super::common::DATABASE;
 use super::facts::PostgresFacts;
 use super::report::{CheckState, Finding};
 use super::text::{age, bytes};
+use crate::status::statement_that_ends_session;
+use crate::tables::named_role;
 
 /// Rows of an open transaction cannot be read, and its snapshot keeps dead rows.
 const TRANSACTION_WARN: Duration = Duration::from_secs(60);
@@ -36,9 +38,9 @@ fn transactions(facts: &PostgresFacts) -> Finding {
                 age(old)
             );
             let remedy = format!(
-                "while it is open, its rows are not published and retention deletes nothing: end it (SELECT \
-                 pg_terminate_backend({})), and set idle_in_transaction_session_timeout for its role",
-                transaction.pid
+                "while it is open, its rows are not published and retention deletes nothing: end it ({}), \
+                 and set idle_in_transaction_session_timeout for its role",
+                statement_that_ends_session(transaction.pid)
             );
             Finding::unless(check, DATABASE, measured, Some((state, remedy)))
         }
@@ -54,7 +56,7 @@ fn transactions(facts: &PostgresFacts) -> Finding {
 /// Warns of transactions whose ages this role does not see. The oldest that has written is the
 /// first, by its transaction id.
 fn unseen(check: &'static str, facts: &PostgresFacts) -> Finding {
-    let grant = format!("GRANT pg_read_all_stats TO {}", quoted(&facts.role));
+    let grant = format!("GRANT pg_read_all_stats TO {}", named_role(&facts.role));
     let mut open = facts.transactions.iter().filter(|open| open.age.is_none()).peekable();
     let Some(first) = open.peek().map(|open| open.pid) else {
         let measured =
@@ -67,19 +69,13 @@ fn unseen(check: &'static str, facts: &PostgresFacts) -> Finding {
     let named = open.map(|open| format!("{} of {} {:?}", open.pid, open.role, open.application));
     let named: Vec<String> = named.collect();
     let measured = format!("open in pids {}; {} cannot see their ages", named.join(", "), facts.role);
+    let end = statement_that_ends_session(first);
     let remedy = format!(
         "while one of them is open, what it has written is not published, and retention deletes nothing: end \
-         the one that relay status names, or the first (SELECT pg_terminate_backend({first})), and set \
-         idle_in_transaction_session_timeout for its role. To see their ages: {grant};"
+         the one that relay status names, or the first ({end}), and set idle_in_transaction_session_timeout \
+         for its role. To see their ages: {grant};"
     );
     Finding::warn(check, DATABASE, measured, remedy)
-}
-
-/// Quotes a role for a statement where that is necessary.
-fn quoted(role: &str) -> String {
-    let is_plain = role.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-        && !role.starts_with(|c: char| c.is_ascii_digit());
-    if is_plain { role.to_owned() } else { format!("\"{}\"", role.replace('"', "\"\"")) }
 }
 
 fn prepared(facts: &PostgresFacts) -> Finding {
@@ -110,7 +106,8 @@ fn standby(facts: &PostgresFacts) -> Finding {
         return Finding::pass(check, DATABASE, named);
     }
     if !facts.sees_sessions {
-        let remedy = format!("GRANT pg_read_all_stats TO {}, which shows the standbys", quoted(&facts.role));
+        let remedy =
+            format!("GRANT pg_read_all_stats TO {}, which shows the standbys", named_role(&facts.role));
         return Finding::unknown(check, DATABASE, named, remedy);
     }
     let remedy = "every commit waits, with its locks, until enough of these standbys are in sync: start \

@@ -102,11 +102,14 @@ pub(crate) fn waiting(longest: Duration, inboxes: &[InboxFacts]) -> Vec<Finding>
         .map(|(inbox, remembers)| {
             let measured =
                 format!("remembers ids for {}; a message has waited for {}", age(remembers), age(longest));
-            let remedy = "the message will be dead-lettered as too old when it arrives: get it published \
-                          before that, or raise the inbox's retention; afterwards, `relay dead requeue \
-                          --accept-late` applies it";
+            let remedy = format!(
+                "the message will be dead-lettered as too old when it arrives: get it published before that, \
+                 or raise the inbox's retention; afterwards, `relay dead requeue --accept-late --consumer {} \
+                 --cause too_old --note WHY` applies it",
+                inbox.consumer
+            );
             let state = if longest < remembers { CheckState::Warn } else { CheckState::Fail };
-            let problem = (longest >= remembers / 2).then(|| (state, remedy.to_owned()));
+            let problem = (longest >= remembers / 2).then_some((state, remedy));
             Finding::unless("inbox-waiting", &format!("inbox {}", inbox.consumer), measured, problem)
         })
         .collect()
@@ -231,6 +234,10 @@ mod tests {
         {
             let findings = of(days * DAY);
             assert_eq!(findings.iter().map(|finding| finding.state).collect::<Vec<_>>(), [state], "{days}");
+            // The command chooses the late messages of this consumer.
+            let remedy = findings[0].remedy.as_deref().unwrap_or_default();
+            let chooses = remedy.contains("--accept-late --consumer billing --cause too_old --note WHY`");
+            assert_eq!(chooses, state != CheckState::Pass, "{days}: {remedy}");
         }
     }
 }

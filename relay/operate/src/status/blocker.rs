@@ -7,7 +7,12 @@ use serde::{Serialize, Serializer};
 /// Its coordinator decides about a prepared one: `None`.
 #[must_use]
 pub fn statement_that_ends(blocker: &Blocker) -> Option<String> {
-    blocker.pid().map(|pid| format!("SELECT pg_terminate_backend({pid})"))
+    blocker.pid().map(statement_that_ends_session)
+}
+
+/// Returns the statement that ends a session of PostgreSQL, which rolls its open transaction back.
+pub(crate) fn statement_that_ends_session(pid: i32) -> String {
+    format!("SELECT pg_terminate_backend({pid})")
 }
 
 /// An open transaction as the outputs show it.

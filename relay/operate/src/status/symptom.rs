@@ -90,7 +90,7 @@ impl Symptom {
     #[must_use]
     pub fn anchor(self) -> &'static str {
         match self {
-            Self::DatabaseAway | Self::HistoryKept | Self::ConsumerFails => "first-look",
+            Self::DatabaseAway => "the-database-does-not-answer",
             Self::NeverLed | Self::NoLeader => "no-relay-leads",
             Self::OtherHistory => "phantoms-after-a-restore",
             Self::BrokerRefuses => "no-session-with-the-broker",
@@ -101,7 +101,9 @@ impl Symptom {
             Self::Dead => "a-message-is-dead-and-its-key-waits",
             Self::Held => "messages-are-held",
             Self::Retrying => "a-queue-or-topic-does-not-take-messages",
+            Self::HistoryKept => "old-messages-cannot-be-deleted",
             Self::ConsumerStalled => "a-consumer-applies-nothing",
+            Self::ConsumerFails => "a-consumer-fails-and-tries-again",
             Self::ConsumerDead | Self::ConsumerHeld => "a-consumer-dead-letters-a-message",
         }
     }
@@ -124,6 +126,20 @@ mod tests {
             text.lines().filter_map(|line| line.strip_prefix("## ")).map(slug).collect();
         for symptom in Symptom::ALL {
             assert!(anchors.iter().any(|anchor| anchor == symptom.anchor()), "{symptom:?}: {anchors:?}");
+        }
+    }
+
+    /// Goal: a decision that is copied from the runbook is accepted. Oracle: each of its commands
+    /// with options has the reason that a decision needs, or only shows what it would do.
+    #[test]
+    fn decisions_in_the_runbook_have_a_reason() {
+        let text = std::fs::read_to_string("../../docs/operations/runbook.md").unwrap();
+        for verb in ["forget", "dead requeue", "dead discard", "dead edit", "replay", "resume"] {
+            for after in text.split(&format!("relay {verb} ")).skip(1) {
+                let options = after.split(['`', '\n']).next().unwrap_or_default();
+                let has_reason = options.contains("--note") || options.contains("--dry-run");
+                assert!(has_reason || !options.contains("--"), "relay {verb} {options}");
+            }
         }
     }
 

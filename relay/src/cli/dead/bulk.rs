@@ -120,29 +120,9 @@ fn text(report: &BulkReport) -> String {
 #[cfg(test)]
 mod tests {
     use operate::dead::Refusal;
+    use operate::dead::sample::report;
 
     use super::*;
-
-    /// Returns the report of a requeue that has done nothing yet.
-    fn report() -> BulkReport {
-        BulkReport {
-            decision: Some(Uuid::nil()),
-            action: "requeue",
-            selection: String::from("topic=orders: 2009 chosen"),
-            chosen: 2_009,
-            done: 0,
-            requested_before: 0,
-            refused: 0,
-            changed: 0,
-            following: 0,
-            dry_run: false,
-            unknown: 0,
-            decided_by: BTreeSet::new(),
-            refusals: Vec::new(),
-            stopped: false,
-            error: None,
-        }
-    }
 
     #[test]
     fn a_summary_says_what_was_not_done() {
@@ -159,7 +139,7 @@ mod tests {
             decided_by: BTreeSet::from([String::from("bob")]),
             refusals: vec![refusal],
             stopped: true,
-            ..report()
+            ..report(2_009)
         };
         let text = text(&report);
         for line in [
@@ -185,7 +165,7 @@ mod tests {
     /// advice.
     #[test]
     fn a_stopped_requeue_says_what_the_same_command_takes() {
-        let report = BulkReport { chosen: 102_009, done: 89_496, stopped: true, ..report() };
+        let report = BulkReport { done: 89_496, stopped: true, ..report(102_009) };
         let shown = told(report.clone(), None, Format::Table).unwrap_err().shown();
         assert!(shown.contains("stopped: 12513 messages were not reached"), "{shown}");
         assert!(shown.contains("those of the 89496 requeued messages that are dead again"), "{shown}");

@@ -9,6 +9,7 @@ use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, card, one_line};
 use super::super::places::Where;
+use super::super::progress::during;
 use super::super::signature::Signature;
 
 /// The message, and who looks.
@@ -30,10 +31,10 @@ impl Edits {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         let signed = self.signature.signed()?;
         let places = self.place.open_for(std::slice::from_ref(&self.id)).await?;
-        let found = edits(&places, &signed, &self.id).await;
+        let found = during("searching", edits(&places, &signed, &self.id)).await;
         places.close().await;
         format.print(&found?, |edits| match edits[..] {
-            [] => String::from("nobody has edited it, or retention has removed the decision"),
+            [] => String::from("it was not edited, or retention has removed the decision"),
             _ => edits.iter().map(told).collect::<Vec<_>>().join("\n\n"),
         })?;
         Ok(Exit::Success)

@@ -44,7 +44,7 @@ pub enum Dead {
     #[command(alias = "redrive")]
     Requeue(Requeue),
     /// Discard dead messages: they are not sent again, or never take effect. With --id, also a
-    /// message that is retried without success because its topic is missing or refused.
+    /// message of an outbox that is being retried, whatever the cause.
     Discard(Decide),
     /// Replace the payload or the headers of a message in an outbox. A dead message stays dead
     /// until you requeue it. A message that is retried because its topic is missing or refused is
@@ -173,11 +173,15 @@ impl List {
         places.close().await;
         let listed = listed?;
         if self.count {
-            show::counts(&listed.messages, listed.more, listed.away.is_empty(), format)?;
+            let grouped = listed.messages.len();
+            let not_grouped = is_cut.then(|| beyond(grouped as u64, total));
+            show::counts(&listed.messages, not_grouped, listed.away.is_empty(), format)?;
             if let Some(total) = total {
                 let least = if total.is_at_least { "≥ " } else { "" };
                 let number = total.number;
-                note!("{least}{number} messages match; the numbers above are of the first {COUNTED_MAX}");
+                note!("{least}{number} messages match; the groups above are of the first {grouped}");
+            } else if is_cut {
+                note!("more messages match; the groups above are of the first {grouped}");
             }
         } else {
             show::list(&listed.messages, listed.away.is_empty(), format)?;
@@ -249,7 +253,16 @@ impl List {
     }
 }
 
-/// Maximum number of messages that are counted.
+/// Returns the number of messages beyond those that are grouped. There is at least one, even if
+/// some have left since.
+fn beyond(grouped: u64, total: Option<Total>) -> Total {
+    match total {
+        Some(total) => Total { number: total.number.saturating_sub(grouped).max(1), ..total },
+        None => Total { number: 1, is_at_least: true },
+    }
+}
+
+/// Maximum number of messages that are grouped.
 const COUNTED_MAX: usize = 100_000;
 
 impl Show {
@@ -298,5 +311,25 @@ mod tests {
         assert_eq!(both, Some(vec![Dead, Retrying]));
         assert_eq!(list("--count --state held --state dead").counted_at_once(), None);
         assert_eq!(list("--count --closed").counted_at_once(), None);
+    }
+
+    #[test]
+    fn the_help_of_discard_names_messages_that_are_retried() {
+        let command = super::super::help::command();
+        let discard = command.find_subcommand("dead").and_then(|dead| dead.find_subcommand("discard"));
+        let help = discard.and_then(|discard| discard.get_about()).map(ToString::to_string);
+        let help = help.unwrap_or_default();
+        assert!(help.contains("an outbox that is being retried, whatever the cause"), "{help}");
+    }
+
+    /// Goal: messages that are in no group are never counted as none. Oracle: their number, with a
+    /// total that is exact, a lower bound, smaller than what was grouped before, or unknown.
+    #[test]
+    fn messages_beyond_the_groups_are_at_least_one() {
+        let total = |number, is_at_least| Total { number, is_at_least };
+        assert_eq!(beyond(100_000, Some(total(152_009, false))), total(52_009, false));
+        assert_eq!(beyond(100_000, Some(total(152_009, true))), total(52_009, true));
+        assert_eq!(beyond(100_000, Some(total(99_990, false))), total(1, false));
+        assert_eq!(beyond(100_000, None), total(1, true));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use operate::cause::signature;
-use operate::dead::{DeadMessage, DeadSource, Report};
+use operate::dead::{DeadMessage, DeadSource, Report, Total};
 use operate::{MessageState, seconds};
 use serde::Serialize;
 
@@ -23,13 +23,14 @@ pub(super) fn list(messages: &[DeadMessage], is_whole: bool, format: Format) -> 
     Ok(Exit::Success)
 }
 
-/// The number of messages with the same place, topic, state, cause and error.
+/// The number of messages with the same place, topic, state, cause and error; or of those that are
+/// in no group.
 #[derive(Debug, Serialize)]
 struct Count<'a> {
-    source: DeadSource,
-    of: &'a str,
-    topic: &'a str,
-    state: &'a str,
+    source: Option<DeadSource>,
+    of: Option<&'a str>,
+    topic: Option<&'a str>,
+    state: Option<&'a str>,
     cause: Option<&'a str>,
     /// Errors that differ only in numbers and ids are one, with # in place of these.
     error: Option<String>,
@@ -38,6 +39,8 @@ struct Count<'a> {
     messages: u64,
     /// Whether there are more.
     is_at_least: bool,
+    /// Whether these are the messages beyond the maximum that is grouped.
+    not_grouped: bool,
 }
 
 /// Messages of one count.
@@ -58,13 +61,25 @@ impl Count<'_> {
     }
 }
 
-/// Prints the counts. `more` is set when not all messages were counted.
+/// Prints the number of messages of each group. `not_grouped` are the messages beyond these, if
+/// there are any: they may belong to the groups, or to others that are not printed.
 pub(super) fn counts(
     messages: &[DeadMessage],
-    more: bool,
+    not_grouped: Option<Total>,
     is_whole: bool,
     format: Format,
 ) -> Result<(), Failure> {
+    let counts = grouped(messages, not_grouped);
+    format.print(&counts, |counts| {
+        if counts.is_empty() {
+            return nothing_waits(is_whole);
+        }
+        count_table(counts, messages.len()).shown()
+    })
+}
+
+/// Returns the groups, the largest first, and then the messages that are in none.
+fn grouped(messages: &[DeadMessage], not_grouped: Option<Total>) -> Vec<Count<'_>> {
     let mut counts: BTreeMap<_, Same<'_>> = BTreeMap::new();
     for message in messages {
         let of = (
@@ -81,39 +96,56 @@ pub(super) fn counts(
         same.error = same.error.filter(|error| message.error.as_deref() == Some(error));
     }
     let counts = counts.into_iter().map(|((source, of, topic, state, cause, kind), same)| Count {
-        source,
-        of,
-        topic,
-        state,
+        source: Some(source),
+        of: Some(of),
+        topic: Some(topic),
+        state: Some(state),
         cause,
         error: same.error.map(str::to_owned).or(kind),
         example: same.example,
         messages: same.messages,
-        is_at_least: more,
+        is_at_least: not_grouped.is_some(),
+        not_grouped: false,
     });
     let mut counts: Vec<Count<'_>> = counts.collect();
     counts.sort_by_key(|count| std::cmp::Reverse(count.messages));
-    format.print(&counts, |counts| {
-        if counts.is_empty() {
-            return nothing_waits(is_whole);
-        }
-        let rows = counts.iter().map(|count| {
-            [
-                count.source.to_string(),
-                count.of.to_owned(),
-                count.topic.to_owned(),
-                count.state.to_owned(),
-                or_dash(count.cause),
-                format!("{}{}", if count.is_at_least { "≥ " } else { "" }, count.messages),
-                or_dash(count.shown()),
-            ]
-        });
-        Table::new(["source", "of", "topic", "state", "cause", "messages", "error"], rows)
-            .optional(&["source", "state"])
-            .below("error")
-            .short_names(&["topic", "error"])
-            .shown()
-    })
+    counts.extend(not_grouped.map(|rest| Count {
+        source: None,
+        of: None,
+        topic: None,
+        state: None,
+        cause: None,
+        error: None,
+        example: None,
+        messages: rest.number,
+        is_at_least: rest.is_at_least,
+        not_grouped: true,
+    }));
+    counts
+}
+
+/// Returns the table of groups, which have this many messages together.
+fn count_table(counts: &[Count<'_>], grouped: usize) -> Table<7> {
+    let rows = counts.iter().map(|count| {
+        let error = if count.not_grouped {
+            Some(format!("not grouped: only the first {grouped} messages are"))
+        } else {
+            count.shown()
+        };
+        [
+            or_dash(count.source),
+            or_dash(count.of),
+            or_dash(count.topic),
+            or_dash(count.state),
+            or_dash(count.cause),
+            format!("{}{}", if count.is_at_least { "≥ " } else { "" }, count.messages),
+            or_dash(error),
+        ]
+    });
+    Table::new(["source", "of", "topic", "state", "cause", "messages", "error"], rows)
+        .optional(&["source", "state"])
+        .below("error")
+        .short_names(&["topic", "error"])
 }
 
 /// Prints all details of single messages.
@@ -160,7 +192,7 @@ fn rows(messages: &[DeadMessage]) -> String {
             seconds::text(message.since),
             // A message that was requeued and died again has waited since its first death.
             seconds::text(message.changed_at),
-            or_dash(message.error.as_ref()),
+            or_dash(message.error_in_list()),
         ]
     });
     let headers = [
@@ -210,4 +242,49 @@ fn details(message: &DeadMessage) -> String {
         ("changed at", Some(seconds::text(message.changed_at))),
     ];
     card(0, lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use operate::dead::sample::entry;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Goal: groups of the first messages do not look like all there are, in a pipe either. Oracle:
+    /// the last row and the last element, of counts that are complete, that leave a known number
+    /// out, and that leave an unknown number out; the sum of all numbers.
+    #[test]
+    fn messages_beyond_the_groups_are_counted_apart() {
+        let mut other = entry(3);
+        other.topic = String::from("bills");
+        let messages = [entry(1), entry(2), other];
+        let table_of = |rest| count_table(&grouped(&messages, rest), messages.len()).drawn(None);
+        let json_of = |rest| serde_json::to_value(grouped(&messages, rest)).unwrap();
+
+        let table = table_of(None);
+        assert!(table.lines().count() == 3 && !table.contains("not grouped"), "{table}");
+        assert!(!table.contains('≥'), "{table}");
+        let found = json_of(None);
+        assert_eq!((&found[0]["of"], &found[0]["messages"]), (&json!("orders"), &json!(2)), "{found}");
+        assert_eq!(found[0]["not_grouped"], json!(false), "{found}");
+
+        let rest = Some(Total { number: 52_009, is_at_least: false });
+        let table = table_of(rest);
+        let last = table.lines().last().unwrap();
+        let words: Vec<&str> = last.split_whitespace().collect();
+        assert_eq!(words[..6], ["-", "-", "-", "-", "-", "52009"]);
+        assert!(last.ends_with("not grouped: only the first 3 messages are"), "{last}");
+        assert!(table.contains("≥ 2 "), "{table}");
+        let found = json_of(rest);
+        let sum: u64 = found.as_array().unwrap().iter().filter_map(|of| of["messages"].as_u64()).sum();
+        assert_eq!(sum, 52_012, "{found}");
+        assert_eq!((&found[2]["source"], &found[2]["not_grouped"]), (&json!(null), &json!(true)), "{found}");
+        assert_eq!(found[2]["is_at_least"], json!(false), "{found}");
+
+        let rest = Some(Total { number: 1, is_at_least: true });
+        let table = table_of(rest);
+        assert!(table.lines().last().unwrap().contains("≥ 1 "), "{table}");
+        assert_eq!(json_of(rest)[2]["is_at_least"], json!(true));
+    }
 }

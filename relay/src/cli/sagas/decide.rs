@@ -1,7 +1,6 @@
 //! Decisions about sagas. Each is recorded with its author and reason.
 
 use clap::Args;
-use operate::sagas::SagaDatabase;
 use saga::Choice;
 use serde::Serialize;
 use serde_json::Value;
@@ -9,8 +8,9 @@ use serde_json::Value;
 use super::super::exit::Exit;
 use super::super::failure::Failure;
 use super::super::output::{Format, one_line};
+use super::super::progress::during;
 use super::super::signature::Signature;
-use super::Which;
+use super::{Which, opened};
 
 /// The saga, and who decides.
 #[derive(Debug, Args)]
@@ -58,8 +58,8 @@ impl Decide {
             saga: id.to_string(),
             step: choice.step().map(str::to_owned),
         };
-        let sagas = SagaDatabase::open(&self.which.place.goal()?).await?;
-        let decided = sagas.decide(&signed, &id, choice, None).await;
+        let sagas = opened(&self.which.place).await?;
+        let decided = during("deciding", sagas.decide(&signed, &id, choice, None)).await;
         sagas.close().await;
         decided?;
         format.print(&done, |Decided { action, saga, step }| match step {

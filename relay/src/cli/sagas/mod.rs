@@ -7,13 +7,14 @@ use std::num::NonZeroU32;
 
 use clap::{Args, Subcommand, ValueEnum};
 use operate::sagas::SagaDatabase;
-use saga::{Choice, SagaId, SagaQuery, State};
+use saga::{Choice, SagaId, SagaOutline, SagaQuery, State};
 
 use super::database::TablesDatabase;
 use super::exit::Exit;
 use super::failure::Failure;
 use super::operator::viewer;
 use super::output::Format;
+use super::progress::during;
 use decide::{Decide, Skip};
 
 /// Actions on sagas.
@@ -129,6 +130,19 @@ impl Which {
     }
 }
 
+/// Connects to the sagas of a database.
+async fn opened(place: &TablesDatabase) -> Result<SagaDatabase, Failure> {
+    let goal = place.goal()?;
+    Ok(during("connecting", SagaDatabase::open(&goal)).await?)
+}
+
+async fn listed(place: &TablesDatabase, query: &SagaQuery) -> Result<Vec<SagaOutline>, Failure> {
+    let sagas = opened(place).await?;
+    let listed = during("looking", sagas.list(&viewer(), query)).await?;
+    sagas.close().await;
+    Ok(listed)
+}
+
 impl Sagas {
     pub(crate) async fn execute(self, format: Format) -> Result<Exit, Failure> {
         match self {
@@ -137,26 +151,20 @@ impl Sagas {
                 query.saga_type = saga_type;
                 query.state = state.map(State::from);
                 query.with_ended = ended || query.state.is_some_and(State::has_ended);
-                let sagas = SagaDatabase::open(&place.goal()?).await?;
-                let listed = sagas.list(&viewer(), &query).await?;
-                sagas.close().await;
-                show::list(&listed, "no sagas", format)?;
+                show::list(&listed(&place, &query).await?, "no sagas", format)?;
                 Ok(Exit::Success)
             }
             Self::Stuck(Stuck { place, saga_type, limit }) => {
                 let mut query = SagaQuery::open(limit);
                 query.saga_type = saga_type;
                 query.is_stuck = true;
-                let sagas = SagaDatabase::open(&place.goal()?).await?;
-                let listed = sagas.list(&viewer(), &query).await?;
-                sagas.close().await;
-                show::list(&listed, "no saga is stuck", format)?;
+                show::list(&listed(&place, &query).await?, "no saga is stuck", format)?;
                 Ok(Exit::Success)
             }
             Self::Show(which) => {
                 let id = which.id()?;
-                let sagas = SagaDatabase::open(&which.place.goal()?).await?;
-                let found = sagas.show(&viewer(), &id).await?;
+                let sagas = opened(&which.place).await?;
+                let found = during("looking", sagas.show(&viewer(), &id)).await?;
                 sagas.close().await;
                 let Some((saga, steps)) = found else {
                     let help = "an ended saga is deleted after its retention; `relay sagas list --ended` shows the others";
@@ -168,8 +176,8 @@ impl Sagas {
             Self::Cancel(decide) => decide.execute(Choice::Cancel, format).await,
             Self::Skip(skip) => skip.execute(format).await,
             Self::Audit(Audit { place, limit }) => {
-                let sagas = SagaDatabase::open(&place.goal()?).await?;
-                let decisions = sagas.decisions(&viewer(), i64::MAX, limit).await?;
+                let sagas = opened(&place).await?;
+                let decisions = during("reading", sagas.decisions(&viewer(), i64::MAX, limit)).await?;
                 sagas.close().await;
                 show::audit(&decisions, format)
             }

@@ -104,7 +104,7 @@ impl Verify {
         {
             return Err(failure);
         }
-        format.print(&report, table::shown)?;
+        format.print(&report, |report| table::shown(report, &self.inboxes))?;
         match failure {
             Some(failure) if report.has_faults() => {
                 failure.print();

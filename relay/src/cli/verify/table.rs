@@ -49,12 +49,12 @@ fn replay(pipeline: &str, messages: &[FaultyMessage]) -> Option<String> {
 }
 
 /// Returns a row for each place, then the lines that explain them, then the messages and the
-/// conclusion.
-pub(super) fn shown(report: &Report) -> String {
+/// conclusion. `flags` are the inboxes of the command line, each `CONSUMER=URL`.
+pub(super) fn shown(report: &Report, flags: &[String]) -> String {
     let mut lines = vec![places(&report.pipelines)];
     for pipeline in &report.pipelines {
         lines.extend(discarded(pipeline));
-        lines.extend(of_pipeline(pipeline).flat_map(|place| apart(&pipeline.pipeline, place)));
+        lines.extend(of_pipeline(pipeline).flat_map(|place| apart(&pipeline.pipeline, place, flags)));
     }
     lines.extend(
         report
@@ -124,11 +124,10 @@ fn discarded(compared: &ComparedPipeline) -> Option<String> {
 }
 
 /// Returns the skipped checks of a place, and its messages that have no effect for a known reason.
-fn apart(pipeline: &str, place: &ComparedPlace) -> Vec<String> {
+fn apart(pipeline: &str, place: &ComparedPlace, flags: &[String]) -> Vec<String> {
     let name = &place.name;
     let skipped = place.not_checked.iter().map(|what| format!("not checked: {pipeline} {name}: {what}"));
-    let list = hint::command(&["dead", "list", "--source", "inbox"]);
-    let decide = format!("an operator must decide: {list}");
+    let decide = format!("an operator must decide: {}", letters(name, flags));
     let reasons = [
         ("retrying", place.retrying, "the consumer retries them"),
         ("dead letters", place.dead_letters, &*decide),
@@ -139,6 +138,16 @@ fn apart(pipeline: &str, place: &ComparedPlace) -> Vec<String> {
         Some(format!("{word}: {pipeline} {name}: {count}; {what}"))
     });
     skipped.chain(explained).collect()
+}
+
+/// Returns the command that lists the dead letters of a consumer. It repeats an inbox of the
+/// command line, which no configuration has.
+fn letters(consumer: &str, flags: &[String]) -> String {
+    let mut named = flags.iter().filter_map(|flag| flag.split_once('='));
+    match named.find(|(name, _)| *name == consumer) {
+        Some((_, url)) => hint::command(&["dead", "list", "--inbox", url, "--consumer", consumer]),
+        None => hint::command(&["dead", "list", "--source", "inbox", "--consumer", consumer]),
+    }
 }
 
 fn message(message: &FaultyMessage) -> String {
@@ -203,5 +212,20 @@ mod tests {
         // An hour before the oldest.
         let command = "relay replay --pipeline orders --since 2026-09-21T13:13:20Z --note WHY";
         assert!(since.ends_with(&format!(": {command}")), "{since}");
+    }
+
+    /// Goal: the command below a comparison finds the dead letters that it counts. Oracle: the
+    /// lines about an inbox of the command line, and about one of the configuration.
+    #[test]
+    fn dead_letters_come_with_the_command_that_lists_them() {
+        let flags = [String::from("billing=sqlite:in.db")];
+        let told = |consumer: &str| {
+            let name = consumer.to_owned();
+            let place = ComparedPlace { name, dead_letters: Some(7), ..ComparedPlace::default() };
+            apart("orders", &place, &flags).join("|")
+        };
+        let line = "dead letters: orders billing: 7; an operator must decide: relay dead list";
+        assert_eq!(told("billing"), format!("{line} --inbox sqlite:in.db --consumer billing"));
+        assert!(told("shipping").ends_with(": relay dead list --source inbox --consumer shipping"));
     }
 }

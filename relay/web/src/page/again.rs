@@ -5,6 +5,7 @@
 use maud::{Markup, html};
 use operate::dead::Moment;
 use operate::{Operator, Signed};
+use saga::Action;
 
 use super::address::to;
 use super::answer::Problem;
@@ -207,6 +208,7 @@ impl Again {
                 }
                 @if is_edit { (save_buttons()) }
                 @else { button class=(if is_grave { "danger" } else { "primary" }) { (self.button()) } }
+                " " (Tab::of_path(self.path).way_back())
             }
         }
     }
@@ -247,6 +249,9 @@ impl Again {
             return self.button.to_owned();
         }
         let what = self.fields.text("what");
+        if let ("/saga/decide", Some(action)) = (self.path, Action::from_word(what)) {
+            return saga_verb(action).to_owned();
+        }
         let verb = what.split('-').next().unwrap_or(what);
         let verb = capital(verb);
         let number: u64 =
@@ -287,6 +292,15 @@ pub(crate) fn signed(operator: &Operator, form: &Fields, path: &str, what: &str)
 /// Renders the form that was sent to this path, if it can come back.
 pub(crate) fn card(path: &str, form: &Fields) -> Option<Markup> {
     Again::of(path, form.clone()).map(|form| form.card())
+}
+
+/// Returns the text of a button about a saga: “Cancel” alone would be read as leaving the form.
+pub(crate) fn saga_verb(action: Action) -> &'static str {
+    match action {
+        Action::Retry => "Retry the saga",
+        Action::Cancel => "Cancel the saga",
+        _ => "Skip a step",
+    }
 }
 
 #[cfg(test)]
@@ -398,6 +412,27 @@ mod tests {
         assert!(!text.contains("<dt>Enqueued since"), "it names a pause: {text}");
         let text = card("/message/edit/decide", &[("payload", "p"), ("headers", "h"), ("then", "requeue")]);
         assert!(!text.contains("<dt>"), "what was typed is in its fields: {text}");
+    }
+
+    /// Goal: nobody undoes a saga who wants to leave the form. Oracle: the text of the button in
+    /// the form that comes back, and the way out beside it; a form of no page of the navigation has
+    /// none.
+    #[test]
+    fn a_form_that_comes_back_can_be_left() {
+        let card = |path: &str, what: &str| {
+            Again::of(path, Fields::of(&[("what", what), ("reason", "x")])).unwrap().card().into_string()
+        };
+        for (what, button) in
+            [("cancel", "Cancel the saga"), ("retry", "Retry the saga"), ("skip", "Skip a step")]
+        {
+            let text = card("/saga/decide", what);
+            assert!(text.contains(&format!(">{button}</button>")), "{text}");
+            assert!(text.contains("<a class=\"button\" href=\"/sagas\">Sagas</a>"), "{text}");
+        }
+        assert!(card("/keys/decide", "discard").contains("href=\"/keys\">Keys</a>"));
+        assert!(card("/dead/decide", "discard").contains("href=\"/dead\">Dead letters</a>"));
+        let text = card("/verify", "");
+        assert!(!text.contains("<a "), "{text}");
     }
 
     #[test]

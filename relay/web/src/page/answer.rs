@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use operate::{OperateError, OperateErrorKind};
 
 use super::address::to;
+use super::advice;
 use super::layout::{Frame, Tab};
 use super::text::plain;
 
@@ -54,6 +55,22 @@ impl Problem {
     pub(crate) fn with_form(self, form: Option<Markup>) -> Self {
         Self { form, ..self }
     }
+
+    /// Renders the problem with the ways on: back to a page of the navigation, unless there is a
+    /// form, which has its own.
+    fn body(&self, tab: Tab) -> Markup {
+        html! {
+            div class="problem" role="alert" {
+                p class="problem-text" { (plain(&self.message)) }
+                @if let Some(help) = &self.help { p { (plain(help)) } }
+                p class="actions" {
+                    @if self.form.is_none() { (tab.way_back()) }
+                    a class="button" href=(to("/")) { "Overview" }
+                }
+            }
+            @if let Some(form) = &self.form { (form) }
+        }
+    }
 }
 
 impl From<OperateError> for Problem {
@@ -67,20 +84,15 @@ impl From<OperateError> for Problem {
             OperateErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Self { help: error.help().map(str::to_owned), ..Self::new(status, error.to_string()) }
+        let message = advice::in_words(&error.to_string());
+        Self { help: advice::of(&error), ..Self::new(status, message) }
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = html! {
-            div class="problem" role="alert" {
-                p class="problem-text" { (plain(&self.message)) }
-                @if let Some(help) = &self.help { p { (plain(help)) } }
-                p { a class="button" href=(to("/")) { "Overview" } }
-            }
-            @if let Some(form) = &self.form { (form) }
-        };
+        let tab = Tab::current();
+        let body = self.body(tab);
         let title = match self.status {
             StatusCode::FORBIDDEN => "Not allowed",
             StatusCode::CONFLICT => "Changed meanwhile",
@@ -88,9 +100,33 @@ impl IntoResponse for Problem {
             StatusCode::NOT_FOUND => "Not found",
             _ => "Refused",
         };
-        let page = Frame::new(Tab::None, title).page(&body);
+        let page = Frame::new(tab, title).page(&body);
         let mut response = Html(page).into_response();
         *response.status_mut() = self.status;
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a refusal is no dead end, and does not speak of the command line. Oracle: the problem
+    /// of a message that is not stuck any more, with and without a form.
+    #[test]
+    fn a_refusal_leads_back_in_the_words_of_the_page() {
+        let error = OperateError::new(OperateErrorKind::Conflict, "not stuck: 8e03978e")
+            .with_help("`relay keys list` shows stuck keys; its lease may not have expired");
+        let problem = Problem::from(error);
+        let text = problem.body(Tab::Keys).into_string();
+        for part in [
+            "Keys lists stuck keys; its lease may not have expired",
+            "<a class=\"button\" href=\"/keys\">Keys</a>",
+            "<a class=\"button\" href=\"/\">Overview</a>",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let with_form = problem.with_form(Some(html! { form {} })).body(Tab::Keys).into_string();
+        assert!(with_form.contains("<form>") && !with_form.contains("/keys"), "{with_form}");
     }
 }

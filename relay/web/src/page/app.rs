@@ -141,9 +141,7 @@ impl App {
             let (max, seconds) = (WORK_MAX, TURN_MAX.as_secs());
             let text = format!("{max} requests have queried databases for {seconds} s, which is the maximum");
             let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, text);
-            return Err(problem.with_help(
-                "nothing was changed: a database may not answer; try again, or use `relay status`",
-            ));
+            return Err(problem.with_help("nothing was changed: a database may not answer; try again later"));
         };
         turn.map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the relay is stopping"))
     }
@@ -253,7 +251,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/keys/decide", post(keys::decide))
         .route("/sagas", get(sagas::show_all))
         .route("/saga", get(sagas::show))
-        .route("/saga/decide", post(sagas::decide))
+        .route("/saga/decide", get(sagas::ask).post(sagas::decide))
         .route("/audit", get(audit::show))
         .route("/audit/export", get(audit::export))
         .route("/events", get(stream::events))

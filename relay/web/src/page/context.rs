@@ -26,12 +26,14 @@ pub(crate) struct Context {
     pub(crate) form_token: Option<String>,
     /// Whether the page can end the login.
     pub(crate) has_logout: bool,
+    /// The path of the request, below the prefix.
+    pub(crate) path: String,
 }
 
 impl Context {
     /// Returns the context of a user of the page's own login.
     pub(crate) fn own(operator: Operator, nav: watch::Receiver<Arc<Nav>>) -> Self {
-        Self { operator, nav, form_token: None, has_logout: true }
+        Self { operator, nav, form_token: None, has_logout: true, path: String::new() }
     }
 }
 

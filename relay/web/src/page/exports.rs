@@ -42,9 +42,7 @@ impl Exports {
         let full = |_| {
             let text = format!("{EXPORTS_MAX} exports are running, which is the maximum of a process");
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, text);
-            problem.with_help(
-                "wait until one has ended, or use `relay audit --export` or `relay dead list --export`",
-            )
+            problem.with_help("wait until one has ended, and export again")
         };
         Arc::clone(&self.0).try_acquire_owned().map_err(full)
     }

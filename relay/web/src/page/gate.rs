@@ -92,7 +92,13 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
                     let token = key.token(&operator);
                     let request = Request::from_parts(parts, body);
                     let nav = app.observer.nav();
-                    let context = Context { operator, nav, form_token: Some(token), has_logout: false };
+                    let context = Context {
+                        operator,
+                        nav,
+                        form_token: Some(token),
+                        has_logout: false,
+                        path: String::new(),
+                    };
                     let answer = of_user(app, next, request, context).await;
                     if is_new { with_key(answer, &key, &app.prefix) } else { answer }
                 }
@@ -106,6 +112,7 @@ async fn passed(app: &Arc<App>, request: Request, next: Next) -> Response {
 
 /// Answers the request of a user.
 async fn of_user(app: &App, next: Next, mut request: Request, context: Context) -> Response {
+    let context = Context { path: request.uri().path().to_owned(), ..context };
     request.extensions_mut().insert(context.operator.clone());
     app.observer.mark_read();
     context::within(context, answer(next, request)).await
@@ -233,7 +240,7 @@ async fn admit(login: &OwnLogin, request: &Parts) -> Result<Option<Visitor>, Ref
             return Ok(Some(Visitor { operator, by_proxy: false, session }));
         }
         Ok(None) if login.proxy.is_some() && !login.users.has_any() => {
-            let problem = Problem::new(StatusCode::UNAUTHORIZED, "the proxy has named nobody");
+            let problem = Problem::new(StatusCode::UNAUTHORIZED, "the proxy has named no user");
             let help = "open the page through the proxy, which logs people in; it must send the header of \
                         page.proxy_login.user_header";
             return Err(refuse(problem.with_help(help)));

@@ -24,6 +24,10 @@ const CELL_CHARS_MAX: usize = 300;
 const FOLDED_CHARS: usize = 400;
 const FOLDED_LINES: usize = 6;
 
+/// How long a page says what its reader has decided. Later it may not be true any more: the page is
+/// reloaded after changes, and its address is copied and kept.
+const TOLD_FOR: time::Duration = time::Duration::MINUTE;
+
 /// Number of characters of a text that fits into a narrow column.
 const ROW_CHARS: usize = 12;
 
@@ -43,6 +47,34 @@ pub(crate) enum Tab {
     Sagas,
     Audit,
     None,
+}
+
+impl Tab {
+    /// Returns the page of the navigation that the current request belongs to.
+    pub(crate) fn current() -> Self {
+        context::current().map_or(Self::None, |context| Self::of_path(&context.path))
+    }
+
+    /// Returns the page of the navigation that a path belongs to.
+    pub(crate) fn of_path(path: &str) -> Self {
+        match path.split('/').nth(1).unwrap_or_default() {
+            "dead" | "decision" => Self::Dead,
+            "held" => Self::Held,
+            "message" | "messages" => Self::Messages,
+            "topics" => Self::Topics,
+            "consumers" => Self::Consumers,
+            "keys" => Self::Keys,
+            "saga" | "sagas" => Self::Sagas,
+            "audit" => Self::Audit,
+            _ => Self::None,
+        }
+    }
+
+    /// Renders the button that leads to this page of the navigation; nothing without one.
+    pub(crate) fn way_back(self) -> Markup {
+        let known = TABS.iter().find(|(tab, ..)| *tab == self);
+        html! { @if let Some((_, path, name)) = known { a class="button" href=(to(path)) { (name) } } }
+    }
 }
 
 const TABS: [(Tab, &str, &str); 9] = [
@@ -227,6 +259,25 @@ struct Badge {
 /// Adds the grant that the database user lacks to the refusal to read keys or sagas.
 pub(crate) fn denied(refusal: &str) -> String {
     format!("{refusal}; to see them: {OBSERVER_GRANT}")
+}
+
+/// Returns the value of the field `done` in the address to which the form of a decision leads: what
+/// was decided, and when.
+pub(crate) fn decided_now(action: &str) -> String {
+    format!("{action}-{}", OffsetDateTime::now_utc().unix_timestamp())
+}
+
+/// Returns what a field `done` says was decided; `None` if that is no longer news.
+pub(crate) fn just_decided(done: &str) -> Option<&str> {
+    let (action, at) = done.rsplit_once('-')?;
+    let at = OffsetDateTime::from_unix_timestamp(at.parse().ok()?).ok()?;
+    // The clock of the process that decided may be ahead of this one's.
+    ((OffsetDateTime::now_utc() - at).abs() <= TOLD_FOR).then_some(action)
+}
+
+/// Renders what a decision has done, on the page that its form led to.
+pub(crate) fn done(what: Option<String>) -> Markup {
+    html! { @if let Some(what) = what { p class="notice good" role="status" { (what) } } }
 }
 
 /// Renders the form that finds a message by an id, or messages by an ordering key.
@@ -458,7 +509,13 @@ mod tests {
         let error = OperateError::refused(HOSTILE, HOSTILE);
         let body = html! { (form_token()) (cell(HOSTILE)) (maybe(Some(HOSTILE))) (tone("bad", HOSTILE)) (away(&[error])) };
         let nav = tokio::sync::watch::Sender::new(std::sync::Arc::default()).subscribe();
-        let context = context::Context { operator, nav, form_token: Some(HOSTILE.into()), has_logout: false };
+        let context = context::Context {
+            operator,
+            nav,
+            form_token: Some(HOSTILE.into()),
+            has_logout: false,
+            path: String::from("/dead"),
+        };
         let page = async { Frame::new(Tab::Dead, HOSTILE).live(&uri).page(&body).into_string() };
         let page = futures_util::FutureExt::now_or_never(context::within(context, page)).unwrap();
         assert!(!page.contains("<script>") && !page.contains("<img"), "{page}");
@@ -489,6 +546,25 @@ mod tests {
         assert!(!copied.contains("<script>") && !copied.contains('\u{202e}'), "{copied}");
         let shown = "data-copy=\"&quot;&gt;&lt;script&gt;";
         assert!(copied.contains(shown) && copied.contains("'{{7*7}}\\u{202e}"), "{copied}");
+    }
+
+    #[test]
+    fn each_address_belongs_to_a_page_of_the_navigation() {
+        for (path, tab) in [
+            ("/dead/decide", Tab::Dead),
+            ("/decision", Tab::Dead),
+            ("/message/payload", Tab::Messages),
+            ("/keys/confirm", Tab::Keys),
+            ("/saga", Tab::Sagas),
+            ("/audit/export", Tab::Audit),
+            ("/", Tab::None),
+            ("", Tab::None),
+            ("/nothing", Tab::None),
+        ] {
+            assert_eq!(Tab::of_path(path), tab, "{path}");
+        }
+        assert!(Tab::Sagas.way_back().into_string().contains("href=\"/sagas\">Sagas<"));
+        assert_eq!(Tab::None.way_back().into_string(), "");
     }
 
     /// Goal: the documented set-up, in which the relay may not read keys and sagas, has no warning
@@ -531,6 +607,21 @@ mod tests {
         assert!(!text.contains(&format!("<span>{}</span>", now.date())), "{text}");
         let text = logged(OffsetDateTime::UNIX_EPOCH).into_string();
         assert!(text.contains("<span>1970-01-01</span> <span>00:00:00</span></time>"), "{text}");
+    }
+
+    /// Goal: an address that is kept, sent or reloaded does not say that something was decided just
+    /// now. Oracle: addresses of several ages, and others.
+    #[test]
+    fn a_decision_is_news_for_a_minute() {
+        assert_eq!(just_decided(&decided_now("cancel")), Some("cancel"));
+        let now = OffsetDateTime::now_utc().unix_timestamp();
+        for (seconds, is_news) in [(30, true), (-30, true), (90, false), (-90, false)] {
+            let told = format!("retry-{}", now - seconds);
+            assert_eq!(just_decided(&told).is_some(), is_news, "{told}");
+        }
+        for other in ["", "retry", "retry-", "retry-x", "retry-99999999999999999999", "-"] {
+            assert_eq!(just_decided(other), None, "{other}");
+        }
     }
 
     #[test]

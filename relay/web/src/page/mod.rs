@@ -24,7 +24,7 @@
 //! | `bulks`, `surveys` | decisions that this process carries out, recent counts |
 //! | `jobs` | the doctor, comparisons and replays, in separate tasks |
 //! | `stream`, `exports` | server-sent events, lists as files |
-//! | `answer`, `fields`, `address` | errors, forms and addresses |
+//! | `answer`, `advice`, `fields`, `address` | errors and their advice, forms and addresses |
 //! | `context`, `layout`, `text` | the frame of every page, texts from outside |
 //! | `links` | the dashboard and the runbook |
 //! | `list` | lists: rows on a screen, cards on a phone |
@@ -32,6 +32,7 @@
 //! | `pages` | one file for each page |
 
 mod address;
+mod advice;
 mod again;
 mod answer;
 mod app;

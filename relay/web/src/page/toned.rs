@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use operate::MessageState;
+use operate::dead::Tone;
 use operate::status::PipelineState;
 use saga::{Condition, State, StepState};
 
@@ -10,6 +11,16 @@ use saga::{Condition, State, StepState};
 pub(crate) trait Toned: Display {
     /// Returns `good`, `warn`, `bad` or none.
     fn tone(&self) -> &'static str;
+}
+
+/// Returns the class of a badge in this tone, as [`Toned::tone`] does for a state.
+pub(crate) fn class_of(tone: Tone) -> &'static str {
+    match tone {
+        Tone::Good => "good",
+        Tone::Warn => "warn",
+        Tone::Bad => "bad",
+        Tone::Neutral => "",
+    }
 }
 
 impl Toned for PipelineState {

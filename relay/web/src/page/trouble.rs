@@ -1,12 +1,11 @@
 //! Everything that is wrong, worst first. Pure.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use operate::OperateError;
 use operate::cause::Cause;
 use operate::consumers::{ConsumerLine, OwnConsumer};
-use operate::status::{Count, PipelineStatus, Symptom, Wait};
+use operate::status::{Count, PipelineStatus, Rank, Symptom, Wait};
 
 use super::layout::count;
 use super::observe::OwnConsumers;
@@ -131,50 +130,12 @@ impl<'a> Subject<'a> {
     }
 
     fn rank(&self) -> Rank<'a> {
-        let worst = self.waits.first();
-        Rank {
-            is_fine: !self.is_sick(),
-            passes: !self.is_grave(),
-            state: worst.map_or(Symptom::NoLeader, |wait| state_of(wait.symptom)),
-            messages: Reverse(self.kept()),
-            minutes: Reverse(worst.and_then(|wait| wait.lasts).map_or(0, |lasts| lasts.as_secs() / 60)),
-            is_consumer: matches!(self.of, Of::Consumer(_)),
-            name: self.name(),
-        }
-    }
-
-    /// Returns how many messages the worst condition keeps, for the order of cards: the exact
-    /// number of dead messages, and the magnitude of a number that wait.
-    fn kept(&self) -> u64 {
-        let Some(worst) = self.waits.first() else { return 0 };
-        let of_all = match self.of {
-            Of::Pipeline(status) => status.waiting_max(),
-            Of::Consumer(_) => None,
+        let rank = match self.of {
+            Of::Pipeline(status) => Rank::of_pipeline(status, &self.waits),
+            Of::Consumer(consumer) => Rank::of_consumer(consumer.name, &self.waits),
         };
-        match worst.count {
-            Some(count) if DEAD.contains(&worst.symptom) => count.number,
-            Some(count) => magnitude(count.number),
-            None => magnitude(of_all.unwrap_or_default()),
-        }
+        if self.own.is_some() { rank.needing_operator() } else { rank }
     }
-}
-
-/// Returns the state of a condition's messages, by which cards are sorted: dead messages of an
-/// outbox and of an inbox are equally bad, and a consumer that applies nothing is worse.
-fn state_of(symptom: Symptom) -> Symptom {
-    match symptom {
-        Symptom::ConsumerStalled => Symptom::Behind,
-        Symptom::ConsumerDead => Symptom::Dead,
-        Symptom::ConsumerHeld => Symptom::Held,
-        Symptom::ConsumerFails => Symptom::Retrying,
-        symptom => symptom,
-    }
-}
-
-/// Returns the number of binary digits of a number. Messages that wait come and go: a list that is
-/// sorted by their exact number would change its order while it is read.
-pub(crate) fn magnitude(number: u64) -> u64 {
-    number.checked_ilog2().map_or(0, |log| u64::from(log) + 1)
 }
 
 /// Returns the consumers: those of inboxes, with what this process shows of them, and those that
@@ -194,22 +155,8 @@ pub(crate) fn consumers<'a>(
     subjects
 }
 
-/// The rank of a subject, smallest first.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank<'a> {
-    is_fine: bool,
-    passes: bool,
-    state: Symptom,
-    messages: Reverse<u64>,
-    minutes: Reverse<u64>,
-    is_consumer: bool,
-    name: &'a str,
-}
-
-/// Sorts subjects: those that need an operator before those that pass, then by the worst condition,
-/// then by the number of its messages, then the longest first in whole minutes, then pipelines
-/// before consumers, then by name. Those that are fine are last. A requeue that failed moves no
-/// card: the messages are as dead as before.
+/// Sorts subjects by their ranks, the worst first; those that are fine are last. A requeue that
+/// failed moves no card: the messages are as dead as before.
 pub(crate) fn sort(subjects: &mut [Subject<'_>]) {
     subjects.sort_by(|one, other| one.rank().cmp(&other.rank()));
 }
@@ -233,7 +180,7 @@ fn database(location: &str) -> &str {
 }
 
 fn sorted(mut waits: Vec<Wait>) -> Vec<Wait> {
-    waits.sort_by_key(|wait| (!wait.needs_operator(), wait.symptom, Reverse(wait.lasts.unwrap_or_default())));
+    waits.sort_by_key(Wait::severity);
     waits
 }
 
@@ -801,8 +748,7 @@ mod tests {
     }
 
     /// Goal: the pipeline with the most dead messages stays first after a requeue that failed,
-    /// which makes its messages die anew. Oracle: the order of cards; numbers of the same magnitude
-    /// that only wait do not change it.
+    /// which makes its messages die anew. Oracle: the order of cards.
     #[test]
     fn many_dead_messages_are_above_older_ones() {
         let dead = |name: &str, number, seconds| PipelineStatus {
@@ -814,14 +760,6 @@ mod tests {
         sort(&mut subjects);
         assert_eq!(subjects.iter().map(Subject::name).collect::<Vec<_>>(), ["many", "few", "old"]);
         assert_eq!(in_title(&subjects, false).as_deref(), Some("20,061 dead"));
-        let waits = |name: &str, number, seconds| PipelineStatus {
-            exceptions_age_seconds: BTreeMap::from([(Retrying, seconds)]),
-            ..status(name, PipelineState::Leading, &[(Retrying, number)])
-        };
-        let all = [waits("more", 45, 60.0), waits("older", 44, 600.0), waits("most", 90, 1.0)];
-        let mut subjects: Vec<Subject<'_>> = all.iter().map(|it| Subject::pipeline(it, None)).collect();
-        sort(&mut subjects);
-        assert_eq!(subjects.iter().map(Subject::name).collect::<Vec<_>>(), ["most", "older", "more"]);
     }
 
     /// Goal: many dead letters of a consumer are not below a few dead messages of a pipeline.

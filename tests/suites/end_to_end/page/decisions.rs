@@ -59,7 +59,11 @@ pub(crate) async fn keys(stage: Stage) -> Outcome {
         browser.shows(&format!("the key {key}?")).await?;
         browser.fill("form.card input[name=reason]", &format!("asked about {key}")).await?;
         browser.press("form.card button.primary, form.card button.danger").await?;
-        browser.shows("Back to the keys").await?;
+        browser.shows(&format!("The key is {verb}")).await?;
+        // The result has an address of its own: loading it again decides nothing.
+        let result = browser.run("return location.href").await?;
+        browser.go(result.as_str().ok_or("no address")?).await?;
+        browser.shows(&format!("The key is {verb}")).await?;
         let found = format!(
             "SELECT count(*) FROM idempotency_key WHERE key = '{key}' AND state = '{state}' AND decided_by = 'ann'"
         );
@@ -101,23 +105,25 @@ pub(crate) async fn sagas(stage: Stage) -> Outcome {
         let path = format!("/saga?database=pipeline:orders&type=checkout&id={id}");
         browser.go(&format!("http://{}{path}", served.address)).await?;
         browser.shows(id).await?;
-        browser.press(&format!("option[value={verb}]")).await?;
+        browser.press(&format!("a.button[href*='what={verb}']")).await?;
+        browser.shows("Why (recorded in the audit)").await?;
         if let Some(result) = result {
             browser.fill("form.card input[name=result]", result).await?;
         }
         browser.fill("form.card input[name=reason]", &format!("{verb} of {id}")).await?;
-        browser.press("form.card button.danger").await?;
+        browser.press("form.card button.primary, form.card button.danger").await?;
         browser.shows("picks the saga up within seconds").await?;
         let found = format!("SELECT count(*) FROM saga WHERE id = '{id}' AND ({state})");
         assert_eq!(database.integer(&found).await?, 1, "{id}");
     }
-    // The form was loaded before the saga was cancelled elsewhere.
+    // The confirmation was loaded before the saga was cancelled elsewhere.
     let stale = format!("http://{}/saga?database=pipeline:orders&type=checkout&id=stale", served.address);
     database.execute(STALE).await?;
     browser.go(&stale).await?;
-    browser.press("#follow").await?;
+    browser.press("a.button[href*='what=skip']").await?;
+    browser.shows("Why (recorded in the audit)").await?;
     database.execute("UPDATE saga SET state = 'undoing', stuck_at = now() WHERE id = 'stale'").await?;
-    browser.press("option[value=skip]").await?;
+    browser.fill("form.card input[name=result]", "9").await?;
     browser.fill("form.card input[name=reason]", "too late").await?;
     browser.press("form.card button.danger").await?;
     browser.shows("nothing was changed").await?;

@@ -29,7 +29,8 @@ const FIRST: &str = "\
     return text";
 
 /// Goal: an operator who is woken up sees on a phone which pipeline needs attention, why, since
-/// when and what to press. Oracle: the text of the first screen, and the messages behind its link.
+/// when and what to press, and on another page where it is. Oracle: the text of the first screen,
+/// the messages behind its link, and the place of the present tab.
 pub(crate) async fn phone(stage: Stage) -> Outcome {
     let served = Served::at_night(&stage).await?;
     let browser = logged_in(&stage, &served, "ann", ANN, true).await?;
@@ -83,6 +84,11 @@ pub(crate) async fn phone(stage: Stage) -> Outcome {
     let count =
         served.workload.database.integer("SELECT count(*) FROM outbox_exception WHERE state = 'dead'");
     assert_eq!(usize::try_from(count.await?)?, DEAD);
+    browser.go(&format!("http://{}/audit", served.address)).await?;
+    let in_view = "const pages = document.getElementById('pages'); \
+                   const tab = pages.querySelector('[aria-current]').getBoundingClientRect(); \
+                   return pages.scrollLeft > 0 && tab.left >= 0 && tab.right <= innerWidth";
+    assert_eq!(browser.run(in_view).await?, true, "the present tab is not in view");
     browser.quit().await?;
     served.relay.stop().await
 }

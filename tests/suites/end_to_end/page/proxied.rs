@@ -16,7 +16,7 @@ const NAME: &str = "X-Auth-Request-Email";
 const GROUPS: &str = "X-Auth-Request-Groups";
 const KEY: &str = "X-Relay-Proxy-Secret";
 
-/// The settings of a page whose people a proxy logs in; `more` is appended to its section.
+/// Returns the settings of a page behind a proxy that logs people in. `more` is appended to them.
 fn behind_proxy(more: &str) -> String {
     format!(
         "behind_proxy = true\nhosts = [\"ops.example.com\"]\n[page.proxy_login]\nviewers = [\"staff\"]\n\
@@ -116,7 +116,7 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
     for name in ["X_Auth_Request_Email", "X-Forwarded-User", "X-Forwarded-Email", "Remote-User"] {
         let answer = forger.clone().with(name, "root@example.com").get("/").await?;
         assert_eq!(answer.status, 401, "{name}");
-        assert!(answer.body.contains("the proxy has named nobody"), "{}", answer.body);
+        assert!(answer.body.contains("the proxy has named no user"), "{}", answer.body);
     }
     // Guesses are slowed down like those of passwords.
     let tries = (0..24).map(|_| operator.get("/"));

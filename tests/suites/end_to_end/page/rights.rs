@@ -4,7 +4,7 @@ use tests::{Outcome, Stage, eventually};
 
 use super::client::{Answer, Client};
 use super::surface::{CHANGES, READ};
-use super::{ANN, EVE, Served, USERS};
+use super::{ANN, EVE, RELAY, Served, USERS};
 
 /// An id of a decision that no form has.
 const ID: &str = "01a21987-9bca-7af8-8184-ba681445d351";
@@ -17,7 +17,7 @@ pub(crate) async fn viewer(stage: Stage) -> Outcome {
     for path in READ.iter().filter(|path| !path.starts_with("/events")) {
         let answer = eve.get(path).await?;
         // A form for a decision is shown only to users who may make it.
-        let is_refused = path.starts_with("/pause?");
+        let is_refused = path.starts_with("/pause?") || path.starts_with("/saga/decide?");
         assert_eq!(matches!(answer.status, 401 | 403), is_refused, "{path}: {}", answer.status);
     }
     let list = eve.get("/dead").await?;
@@ -83,6 +83,24 @@ pub(crate) async fn operator(stage: Stage) -> Outcome {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].starts_with("ann:discard:sent by hand:source=outbox id="), "{told:?}");
     assert_eq!(told[1], format!("ann:requeue:smaller now:topic={topic}: 3 chosen"));
+
+    // One that is retried is discarded by its id, with the same confirmation.
+    let retried = format!(
+        "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, error, due_at, fault) \
+         VALUES ('{RELAY}', 900000, outbox_new_message_id(), 'parcels', 'alone', 'retrying', 'timed out', \
+         now() + interval '1 day', 'broker')"
+    );
+    served.workload.database.execute(&retried).await?;
+    let story = ann.get("/message?id=900000").await?.body;
+    assert!(story.contains("Discard…") && !story.contains("Requeue…"), "{story}");
+    let row = format!("outbox/900000/{RELAY}");
+    let chosen = [("what", "discard"), ("row", &*row)];
+    let asked = ann.post("/dead/confirm", &chosen).await?;
+    assert!(asked.body.contains("Discard 1 message?") && asked.body.contains("timed out"), "{}", asked.body);
+    let signed = [&chosen[..], &asked.decision()?, &[("reason", "the customer is gone")]].concat();
+    let (_, done) = ann.follow("/dead/decide", &signed).await?;
+    assert!(done.body.contains("1 of 1 message discarded"), "{}", done.body);
+    assert_eq!(served.parked("retrying").await?, 0);
 
     let pause = [("pipeline", "orders"), ("scope", "key"), ("name", "key-9"), ("reason", "look first")];
     assert_eq!(ann.post("/pause", &pause).await?.status, 303);
@@ -178,8 +196,8 @@ pub(crate) async fn forged(stage: Stage) -> Outcome {
     served.relay.stop().await
 }
 
-/// Goal: when two operators decide about one message at once, only one decision is stored. Oracle:
-/// the audit.
+/// Goal: when two operators decide at once about one message, or about all that match, only one
+/// decision about each message is stored. Oracle: the audit.
 pub(crate) async fn two_operators(stage: Stage) -> Outcome {
     let bob = "[[page.user]]\nname = \"bob\"\nrole = \"operator\"\ntoken = \"token-of-bob-the-operator\"\n";
     let served = Served::start(&stage, &format!("{USERS}{bob}"), "").await?.with_dead(1).await?;
@@ -201,6 +219,30 @@ pub(crate) async fn two_operators(stage: Stage) -> Outcome {
         it.as_ref().is_ok_and(|(_, page)| page.body.contains("1 of 1 message "))
     };
     assert_eq!([is_done(&one), is_done(&other)].iter().filter(|done| **done).count(), 1);
-    assert_eq!(served.workload.database.integer("SELECT count(*) FROM outbox_audit").await?, 1);
+    let database = &served.workload.database;
+    assert_eq!(database.integer("SELECT count(*) FROM outbox_audit").await?, 1);
+
+    // Enough for three transactions of each.
+    let dead = format!(
+        "INSERT INTO outbox_exception (relay, id, message_id, topic, key, state, error, fault) \
+         SELECT '{RELAY}', 1000000 + n, gen_random_uuid(), 'parcels', 'key-' || n, 'dead', 'no price', \
+         'message' FROM generate_series(1, 1200) AS n"
+    );
+    database.execute(&dead).await?;
+    let which = [("what", "discard-all"), ("topic", "parcels")];
+    let asked = [ann.post("/dead/confirm", &which).await?, bob.post("/dead/confirm", &which).await?];
+    let of_ann = [&which[..], &asked[0].decision()?, &[("reason", "all given up")]].concat();
+    let of_bob = [&which[..], &asked[1].decision()?, &[("reason", "all given up")]].concat();
+    let (one, other) = tokio::join!(ann.post("/dead/decide", &of_ann), bob.post("/dead/decide", &of_bob));
+    let statuses = [one?.status, other?.status];
+    assert!(statuses.contains(&303) && statuses.iter().all(|it| matches!(it, 303 | 409)), "{statuses:?}");
+    eventually("all are decided about", || async {
+        let dead = "SELECT count(*) FROM outbox_exception WHERE topic = 'parcels' AND state = 'dead'";
+        Ok((database.integer(dead).await? == 0).then_some(()))
+    })
+    .await?;
+    let of_both = "SELECT count(*) FROM outbox_audit WHERE note = 'all given up'";
+    let of_each = "SELECT count(DISTINCT message_id) FROM outbox_audit WHERE note = 'all given up'";
+    assert_eq!((database.integer(of_both).await?, database.integer(of_each).await?), (1_200, 1_200));
     served.relay.stop().await
 }

@@ -43,7 +43,9 @@ pub(crate) async fn one_consumer(stage: Stage) -> Outcome {
     let ann = served.ann();
 
     let saga = link(&ann.get("/sagas").await?, &two)?;
-    let form = ann.get(&saga).await?;
+    let shown = ann.get(&saga).await?;
+    assert!(shown.status == 200 && shown.body.contains("what=cancel\""), "{}", shown.body);
+    let form = ann.get(&format!("{}&what=cancel", saga.replacen("/saga?", "/saga/decide?", 1))).await?;
     assert!(form.status == 200 && form.body.contains("no lorry"), "{}", form.body);
     let name = form.field("database")?;
     assert!(name.starts_with("inbox:billing at ") && name.ends_with(two.name()?), "{name}");
@@ -53,14 +55,16 @@ pub(crate) async fn one_consumer(stage: Stage) -> Outcome {
     }
     let place = [("database", name), ("type", "checkout"), ("id", "42")];
     let choice = [("what", "cancel"), ("as_of", form.field("as_of")?), ("reason", "no lorry will come")];
-    let done = ann.post("/saga/decide", &[&place[..], &choice[..]].concat()).await?;
-    assert_eq!(done.status, 200, "{}", done.body);
+    let (address, done) = ann.follow("/saga/decide", &[&place[..], &choice[..]].concat()).await?;
+    assert!(address.contains("&done=cancel-"), "{address}");
+    assert!(done.body.contains("The saga is cancelled"), "{}", done.body);
     let keys = ann.get("/keys").await?;
     let key = [("what", "release"), ("reason", "no effect"), ("database", keys.field("database")?)];
     let field = |name| Ok::<_, Failure>((name, keys.field(name)?));
     let id = [field("scope")?, field("operation")?, field("key")?, field("holder")?];
-    let done = ann.post("/keys/decide", &[&key[..], &id[..]].concat()).await?;
-    assert_eq!(done.status, 200, "{}", done.body);
+    let (address, done) = ann.follow("/keys/decide", &[&key[..], &id[..]].concat()).await?;
+    assert!(address.starts_with("/keys?done=release-"), "{address}");
+    assert!(done.body.contains("The key is released"), "{}", done.body);
     let audits = "SELECT (SELECT count(*) FROM saga_audit) * 10 + (SELECT count(*) FROM idempotency_audit)";
     assert_eq!((one.integer(audits).await?, two.integer(audits).await?), (0, 11));
     let short = ann.get("/saga?database=inbox:billing&type=checkout&id=42").await?;

@@ -160,6 +160,12 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
         Ok(fits.then_some(()))
     })
     .await?;
+    eventually("both list both processes", || async {
+        let page = "/pipeline?name=orders";
+        let pages = [served.eve().get(page).await?, eve.get(page).await?];
+        Ok(pages.iter().all(|page| lists_both(&page.body)).then_some(()))
+    })
+    .await?;
     let ann = Client::new(&address).with("Authorization", &format!("Bearer {}", super::ANN));
     let asked = ann.post("/dead/confirm", &[("what", "discard-all")]).await?;
     let all = [&[("what", "discard-all"), ("reason", "given up")][..], &asked.decision()?].concat();
@@ -172,4 +178,14 @@ pub(crate) async fn one_picture(stage: Stage) -> Outcome {
     standby.stop().await?;
     assert!(served.config.path().exists());
     served.relay.stop().await
+}
+
+/// Returns whether a pipeline's page lists its leader and one standby, each with version and
+/// address.
+fn lists_both(page: &str) -> bool {
+    let list = page.split("<h2>Processes</h2>").nth(1).and_then(|rest| rest.split("</table>").next());
+    let list = list.unwrap_or_default();
+    let version = concat!(">", env!("CARGO_PKG_VERSION"), "<");
+    let count = |part: &str| list.matches(part).count();
+    count(">leads<") == 1 && count(">standby<") == 1 && count(version) == 2 && count("hidden (needs") == 0
 }

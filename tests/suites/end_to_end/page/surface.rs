@@ -13,7 +13,7 @@ use super::client::{Answer, Client};
 use super::{ANN, EVE, SERVING, Served, USERS, config};
 
 /// Every address that is read with GET.
-pub(crate) const READ: [&str; 26] = [
+pub(crate) const READ: [&str; 27] = [
     "/",
     "/pipeline?name=orders",
     "/messages",
@@ -27,6 +27,7 @@ pub(crate) const READ: [&str; 26] = [
     "/keys",
     "/sagas",
     "/saga?database=pipeline:orders&type=a&id=b",
+    "/saga/decide?database=pipeline:orders&type=a&id=b&what=retry",
     "/audit",
     "/audit/export?format=csv",
     "/dead/export?format=json",
@@ -146,7 +147,8 @@ pub(crate) async fn nobody_unknown(stage: Stage) -> Outcome {
         sealed(&answer);
     }
     let ann = served.ann();
-    for path in READ.iter().filter(|path| !path.starts_with("/events") && !path.starts_with("/saga?")) {
+    let no_answer = ["/events", "/saga?", "/saga/"];
+    for path in READ.iter().filter(|path| !no_answer.iter().any(|begin| path.starts_with(*begin))) {
         let answer = ann.get(path).await?;
         let known = if *path == "/nothing" || path.starts_with("/decision?") {
             404

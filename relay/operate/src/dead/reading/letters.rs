@@ -155,7 +155,7 @@ impl Requeued {
             let letter = decision.subject.dead_letter;
             match decision.subject.outcome {
                 None => _ = requeued.waiting.insert(letter, decision.signature.actor),
-                Some(_) if decision.action == Action::Redrive => {
+                Some(_) if decision.action == Action::Redrive && !decision.subject.is_replaced() => {
                     let at = decision.subject.done_at.unwrap_or(decision.at);
                     requeued.ended.entry(letter).or_insert(at);
                 }
@@ -217,16 +217,19 @@ mod tests {
     }
 
     /// Goal: an operator sees that a requeue of dead letters did not help, and when. Oracle: what
-    /// the list says of letters whose request failed, waits, or was never made, and of a closed
-    /// one.
+    /// the list says of letters whose request failed, waits, was never made, or was replaced before
+    /// a handler ran, and of a closed one.
     #[test]
     fn a_requeue_that_failed_shows_in_the_list() {
+        let mut replaced = decision(5, Action::Redrive, Some(80));
+        replaced.subject.outcome = Some(String::from("replaced by a request that accepts late messages"));
         let decisions = vec![
             decision(1, Action::Redrive, Some(90)),
             decision(1, Action::Redrive, Some(30)),
             decision(2, Action::Redrive, None),
             decision(2, Action::Redrive, Some(60)),
             decision(4, Action::Redrive, Some(60)),
+            replaced,
         ];
         let requeued = Requeued::of(decisions);
         let of = |id: u128, state| {
@@ -239,6 +242,9 @@ mod tests {
         let waits = of(2, MessageState::Dead);
         assert_eq!(waits.state_told(), "dead again, requeue requested by ann");
         assert_eq!(of(3, MessageState::Dead).state_told(), "dead");
+        let replaced = of(5, MessageState::Dead);
+        assert_eq!((replaced.state_told().as_str(), replaced.died_again), ("dead", false));
+        assert_eq!(replaced.changed_at, OffsetDateTime::UNIX_EPOCH);
         let closed = of(4, MessageState::Applied);
         assert_eq!((closed.state_told().as_str(), closed.died_again), ("applied", false));
     }

@@ -208,7 +208,7 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
     match wait.symptom {
         Symptom::Dead => of_dead(operator, &[("pipeline", name)], wait),
         Symptom::Held => show("/held", &[("pipeline", name)], wait),
-        Symptom::Retrying => show("/dead", &[("pipeline", name), ("state", "retrying")], wait),
+        Symptom::Retrying => links_to(&[("pipeline", name), ("state", "retrying")], &error_of(wait), wait),
         Symptom::Paused if may_decide(operator) => {
             let pause = status.paused.iter().find(|pause| pause.told() == wait.why);
             html! { @if let Some(pause) = pause { (resume(name, pause, "")) } }
@@ -230,17 +230,28 @@ fn of_pipeline(operator: &Operator, status: &PipelineStatus, wait: &Wait) -> Mar
 /// apply to the messages of the cause that the card names: others may have become dead since, or
 /// may not have been examined.
 fn of_dead(operator: &Operator, of: &[(&str, &str)], wait: &Wait) -> Markup {
-    // Addresses appear in histories and in logs of proxies, so they have no numbers and ids of a
-    // message.
-    let error = wait.cause.as_ref().map_or_else(String::new, |cause| signature(&cause.text));
-    let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
+    let error = error_of(wait);
     let pairs = [of, &[("error_like", error.as_str())]].concat();
     html! {
-        @if is_only { (show("/dead", of, wait)) } @else {
-            a href=(with_query("/dead", &pairs)) { "Show these" }
-            (show("/dead", of, wait))
-        }
+        (links_to(of, &error, wait))
         @if may_decide(operator) { (decide(&pairs)) }
+    }
+}
+
+/// Returns the error of the cause that the card names, without the numbers and ids of a message:
+/// addresses appear in histories and in logs of proxies.
+fn error_of(wait: &Wait) -> String {
+    wait.cause.as_ref().map_or_else(String::new, |cause| signature(&cause.text))
+}
+
+/// Renders the links to the messages of a condition: to those of the cause that the card names, if
+/// there may be others, and to all.
+fn links_to(of: &[(&str, &str)], error: &str, wait: &Wait) -> Markup {
+    let is_only = wait.cause.as_ref().is_none_or(|cause| cause.others == 0 && !cause.is_at_least);
+    let pairs = [of, &[("error_like", error)]].concat();
+    html! {
+        @if !is_only { a href=(with_query("/dead", &pairs)) { "Show these" } }
+        (show("/dead", of, wait))
     }
 }
 
@@ -380,6 +391,25 @@ mod tests {
         sampled.causes.values_mut().for_each(|cause| cause.is_at_least = true);
         let text = rendered(Role::Operator, &sampled);
         assert!(text.contains("Show these") && text.contains(button), "{text}");
+    }
+
+    /// Goal: the link beside the error of retried messages leads to exactly these. Oracle: the
+    /// links with and without other causes.
+    #[test]
+    fn a_card_leads_to_the_messages_of_the_error_that_it_names() {
+        let mut status = dead(2);
+        let cause = status.causes.remove(&Dead).unwrap();
+        status.causes.insert(Retrying, cause);
+        status.exceptions = BTreeMap::from([(Retrying, 5)]);
+        let these = "href=\"/dead?pipeline=shipping&amp;state=retrying&amp;\
+                     error_like=no+route+for+%3Cqueue%3E\">Show these<";
+        let all = "href=\"/dead?pipeline=shipping&amp;state=retrying\">Show 5<";
+        let text = rendered(Role::Operator, &status);
+        assert!(text.contains(these) && text.contains(all), "{text}");
+        assert!(!text.contains("<form"), "they are retried by themselves: {text}");
+        status.causes.values_mut().for_each(|cause| cause.others = 0);
+        let text = rendered(Role::Operator, &status);
+        assert!(!text.contains("Show these") && text.contains(all), "{text}");
     }
 
     fn consumer(dead: u64, held: u64, error: &str) -> ConsumerLine {

@@ -336,7 +336,7 @@ fn row(message: &DeadMessage) -> Vec<Markup> {
         html! { input type="checkbox" name="row" value=(row_name(message)) aria-label={ "Choose " (message.id) }; },
         cell(&message.topic),
         html! { @match message.key.as_deref() { Some(key) => a href=(story) { (cell(key)) }, None => (maybe(None)) } },
-        maybe(message.error.as_deref()),
+        maybe(message.error_in_list()),
         html! {
             @if is_dead_again(message) { (tone("bad", "dead again")) } @else { (badge(message.state)) }
             @if let Some(actor) = &message.requeue_requested_by { " requeue requested by " (cell(actor)) }

@@ -48,7 +48,9 @@ pub(crate) async fn confirm(
     let (mut selected, mut shown) = (Vec::new(), Vec::new());
     for (places, filter) in parts {
         let found = Box::pin(select(&places, &operator, &filter, &change, None)).await;
-        let first = dead::list(&places, &operator, &filter, States::Dead, SHOWN_MAX).await;
+        // A message that is retried is taken only by its id.
+        let states = if is_all { States::Dead } else { States::Any };
+        let first = dead::list(&places, &operator, &filter, states, SHOWN_MAX).await;
         places.close().await;
         selected.push(found?);
         shown.extend(first?.messages);
@@ -297,7 +299,7 @@ fn meaning(change: &Change, of: &[DeadSource]) -> Markup {
     html! {
         p {
             @match change {
-                Change::Discard => { "They will never be sent or applied. " strong { "This cannot be undone." }
+                Change::Discard => { (discarded(of)) " " strong { "This cannot be undone." }
                     @if of.contains(&DeadSource::Outbox) { " Messages that are held behind them are published without them." }
                     @if of.contains(&DeadSource::Inbox) { " Messages that their consumer holds behind them take effect without them." }
                 },
@@ -305,6 +307,20 @@ fn meaning(change: &Change, of: &[DeadSource]) -> Markup {
             }
             " Messages that become dead from now on are not included."
         }
+    }
+}
+
+/// Returns what a discard prevents. The attempts of a relay may have arrived although they have no
+/// answer, above all the last one of a message that is retried.
+fn discarded(of: &[DeadSource]) -> &'static str {
+    let is_of = |source| of.contains(&source);
+    match (is_of(DeadSource::Outbox), is_of(DeadSource::Inbox)) {
+        (true, false) => "They are not sent again; an earlier attempt may have arrived.",
+        (true, true) => {
+            "Those of pipelines are not sent again; an earlier attempt may have arrived. Those of consumers \
+             never take effect."
+        }
+        _ => "They never take effect.",
     }
 }
 
@@ -345,7 +361,7 @@ const SUBJECTS: [Column; 6] = [
 const SCOPE: usize = 4;
 
 fn subject(message: &DeadMessage) -> Vec<Markup> {
-    let (key, error) = (message.key.as_deref(), message.error.as_deref());
+    let (key, error) = (message.key.as_deref(), message.error_in_list());
     let scope = scope_of(message);
     vec![
         cell(&message.topic),
@@ -388,6 +404,21 @@ mod tests {
                 assert_eq!(has(&Change::Discard), through.contains(&text), "{of:?}: {text}");
                 assert!(!has(&Change::Requeue { accept_late: false }));
             }
+        }
+    }
+
+    /// Goal: nobody repairs by hand what a receiver may have applied already. Oracle: the text
+    /// above the button; only messages of inboxes never take effect.
+    #[test]
+    fn a_discard_says_that_an_attempt_may_have_arrived() {
+        let (outbox, inbox) = (DeadSource::Outbox, DeadSource::Inbox);
+        let cases: [(&[DeadSource], bool, bool); 3] =
+            [(&[outbox], true, false), (&[inbox], false, true), (&[inbox, outbox], true, true)];
+        for (of, may_have_arrived, never_takes_effect) in cases {
+            let text = meaning(&Change::Discard, of).into_string();
+            assert_eq!(text.contains("an earlier attempt may have arrived"), may_have_arrived, "{text}");
+            assert_eq!(text.contains("never take effect"), never_takes_effect, "{text}");
+            assert!(text.contains("<strong>This cannot be undone.</strong>"), "{text}");
         }
     }
 

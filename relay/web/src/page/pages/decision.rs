@@ -28,6 +28,7 @@ use super::super::gate::Asker;
 use super::super::layout::{self, Frame, Tab, cell, count, form_token, may_decide, since, tone, whole};
 use super::super::list::{Column, Kind, column, list};
 use super::super::text::capital;
+use super::super::toned::class_of;
 use super::choice::places_of;
 use super::dead::{back_to_list, filter, kept};
 use super::decide::{result, which};
@@ -102,7 +103,10 @@ fn is_on_its_way(decision: &Decision) -> bool {
 /// Messages like those of a decision that have failed since.
 #[derive(Debug, PartialEq, Eq)]
 struct Failing {
-    number: u64,
+    /// Those that were parked before the decision ended: it may have requeued them.
+    again: u64,
+    /// Those that were parked only afterwards, for example because an outage began.
+    anew: u64,
     /// Whether there may be more: not all were examined.
     is_at_least: bool,
     /// The most failed attempts of one; 0 if none counts, because others are at fault.
@@ -120,8 +124,10 @@ fn failing(decision: &Decision, listed: &Listed) -> Option<Failing> {
     });
     let failed: Vec<_> = failed.collect();
     let first = failed.first()?;
+    let again = failed.iter().filter(|message| message.since <= decision.last).count();
     Some(Failing {
-        number: failed.len() as u64,
+        again: again as u64,
+        anew: (failed.len() - again) as u64,
         is_at_least: listed.more,
         attempts: failed.iter().map(|message| message.attempts).max().unwrap_or_default(),
         error: first.error.clone(),
@@ -381,13 +387,10 @@ impl View<'_> {
         let kept = kept.iter().filter(|(name, _)| !matches!(*name, "error" | "error_like"));
         let mut pairs: Vec<(&str, &str)> = kept.map(|(name, value)| (*name, value.as_str())).collect();
         pairs.push(("state", "retrying"));
-        let messages =
-            if failing.number == 1 { "message like these has" } else { "messages like these have" };
         html! {
             p class="notice bad" role="status" {
                 strong {
-                    @if failing.is_at_least { "At least " }
-                    (count(failing.number)) " " (messages) " failed again"
+                    (have_failed(failing))
                     @if failing.attempts > 0 { ", " (attempts(failing)) }
                     "."
                 }
@@ -404,7 +407,7 @@ impl View<'_> {
         let kept = kept(self.query);
         let pairs: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (*name, value.as_str())).collect();
         vec![
-            of_standing(standing.what),
+            of_standing(standing),
             html! { (least) (count(standing.count)) },
             html! { @if is_bad { a href=(with_query("/dead", &pairs)) { "Show all that match" } } },
         ]
@@ -430,23 +433,39 @@ impl View<'_> {
     }
 }
 
+/// Returns how many messages have failed, and which of them not for the first time.
+fn have_failed(failing: &Failing) -> String {
+    let least = if failing.is_at_least { "At least " } else { "" };
+    let like_these = |number: u64| {
+        let noun = if number == 1 { "message like these has" } else { "messages like these have" };
+        format!("{least}{} {noun} failed", count(number))
+    };
+    match (failing.again, failing.anew) {
+        (again, 0) => format!("{} again", like_these(again)),
+        (0, anew) => format!("{} for the first time since", like_these(anew)),
+        (again, 1) => format!("{} again, and 1 other for the first time", like_these(again)),
+        (again, anew) => {
+            format!("{} again, and {} others for the first time", like_these(again), count(anew))
+        }
+    }
+}
+
 /// Returns the number of attempts: `8 attempts`, `up to 8 attempts`.
 fn attempts(failing: &Failing) -> String {
-    let most = if failing.number == 1 { "" } else { "up to " };
+    let most = if failing.again + failing.anew == 1 { "" } else { "up to " };
     let noun = if failing.attempts == 1 { "attempt" } else { "attempts" };
     format!("{most}{} {noun}", count(failing.attempts.into()))
 }
 
-/// Renders what became of a message, in a colour that shows whether this is a success.
-fn of_standing(what: &str) -> Markup {
-    match what {
-        "dead again" | "failed again" => tone("bad", what),
-        "on its way" | "waiting for its consumer" => tone("warn", what),
-        "published, or decided about again" => html! {
-            (tone("good", "no longer dead")) " " span class="faint" { (what) }
-        },
-        "took effect" | "had taken effect before" => tone("good", what),
-        _ => tone("", what),
+/// Renders what became of messages, in a colour that shows whether this is a success.
+fn of_standing(standing: &Standing) -> Markup {
+    let kind = class_of(standing.tone());
+    html! {
+        @if standing.is_no_longer_dead() {
+            (tone(kind, "no longer dead")) " " span class="faint" { (standing.what) }
+        } @else {
+            (tone(kind, standing.what))
+        }
     }
 }
 
@@ -473,27 +492,9 @@ const REFUSALS: [Column; 3] =
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use operate::dead::sample::report;
 
-    fn report() -> BulkReport {
-        BulkReport {
-            decision: None,
-            action: "requeue",
-            selection: String::from("all: 20 chosen"),
-            chosen: 20,
-            done: 0,
-            requested_before: 0,
-            refused: 0,
-            changed: 0,
-            following: 0,
-            dry_run: false,
-            unknown: 0,
-            decided_by: BTreeSet::new(),
-            refusals: Vec::new(),
-            stopped: false,
-            error: None,
-        }
-    }
+    use super::*;
 
     fn decided(done: u64, standing: Vec<Standing>) -> Decision {
         let at = OffsetDateTime::UNIX_EPOCH;
@@ -527,8 +528,8 @@ mod tests {
     fn a_requeue_that_did_not_help_says_so() {
         let again = Standing { what: "dead again", count: 10, is_at_least: false };
         let query = all();
-        let view =
-            view(&query, Some(decided(10, vec![again])), BulkReport { done: 10, stopped: true, ..report() });
+        let report = BulkReport { done: 10, stopped: true, ..report(20) };
+        let view = view(&query, Some(decided(10, vec![again])), report);
         assert_eq!(view.title(false), "10 of 20 messages requeued");
         let standing = view.standing().into_string();
         assert!(standing.contains("All 10 requeued messages are dead again."), "{standing}");
@@ -547,7 +548,7 @@ mod tests {
     #[test]
     fn a_decision_whose_database_is_away_counts_what_is_known() {
         let query = all();
-        let report = BulkReport { done: 6, stopped: true, ..report() };
+        let report = BulkReport { done: 6, stopped: true, ..report(20) };
         let view = View { is_whole: false, ..view(&query, None, BulkReport { chosen: 20, ..report }) };
         let ended = view.ended(false).into_string();
         assert!(view.title(false).starts_with("At least 6 of "), "{}", view.title(false));
@@ -574,10 +575,10 @@ mod tests {
         assert_eq!(of(&[retrying(0, 0), retrying(9, -60)], false), None);
         let found = of(&[retrying(8, 100), retrying(3, 90), retrying(0, 0), retrying(0, 80)], true).unwrap();
         let error = Some(String::from("refused with status 422"));
-        assert_eq!(found, Failing { number: 3, is_at_least: true, attempts: 8, error });
+        assert_eq!(found, Failing { again: 3, anew: 0, is_at_least: true, attempts: 8, error });
 
         let query = all();
-        let view = view(&query, Some(decision.clone()), BulkReport { done: 5, chosen: 5, ..report() });
+        let view = view(&query, Some(decision.clone()), BulkReport { done: 5, chosen: 5, ..report(20) });
         let text = view.failing(&found).into_string();
         let told = "At least 3 messages like these have failed again, up to 8 attempts.";
         assert!(text.contains(told), "{text}");
@@ -585,6 +586,30 @@ mod tests {
         let one = of(&[retrying(1, 100)], false).unwrap();
         let text = view.failing(&one).into_string();
         assert!(text.contains("1 message like these has failed again, 1 attempt."), "{text}");
+    }
+
+    /// Goal: a message that fails for the first time, because an outage began after the requeue,
+    /// does not make the requeue look useless. Oracle: the notice, for messages that were parked
+    /// before the decision ended, afterwards, and both.
+    #[test]
+    fn only_what_was_parked_before_a_requeue_failed_again() {
+        let decision = decided(5, vec![Standing { what: "on its way", count: 5, is_at_least: false }]);
+        let failed = |since: i64| {
+            let mut message = operate::dead::sample::entry(7);
+            message.since = OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(since);
+            message.changed_at = OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(100);
+            message
+        };
+        let told = |since: &[i64]| {
+            let messages = since.iter().map(|since| failed(*since)).collect();
+            let listed = Listed { messages, more: false, next: None, away: Vec::new() };
+            have_failed(&failing(&decision, &listed).unwrap())
+        };
+        assert_eq!(told(&[-60, 0]), "2 messages like these have failed again");
+        assert_eq!(told(&[90]), "1 message like these has failed for the first time since");
+        assert_eq!(told(&[-60, 90]), "1 message like these has failed again, and 1 other for the first time");
+        let most = told(&[90, 91, -60, 92]);
+        assert_eq!(most, "1 message like these has failed again, and 3 others for the first time");
     }
 
     /// Goal: the page of a decision follows its messages until they have left. Oracle: whether it
@@ -595,7 +620,7 @@ mod tests {
         let is_followed = |what: &'static str, minutes: i64| {
             let last = OffsetDateTime::now_utc() - time::Duration::minutes(minutes);
             let decided = decided(5, vec![Standing { what, count: 5, is_at_least: false }]);
-            view(&query, Some(Decision { last, ..decided }), report()).is_followed()
+            view(&query, Some(Decision { last, ..decided }), report(20)).is_followed()
         };
         assert!(is_followed("on its way", 3) && is_followed("waiting for its consumer", 3));
         assert!(!is_followed("on its way", 61) && !is_followed("dead again", 3));
@@ -610,7 +635,7 @@ mod tests {
             ("failed again", "badge bad\">failed again"),
             ("discarded", "badge \">discarded"),
         ] {
-            let text = of_standing(what).into_string();
+            let text = of_standing(&Standing { what, count: 5, is_at_least: false }).into_string();
             assert!(text.contains(badge), "{what}: {text}");
         }
     }
@@ -630,7 +655,7 @@ mod tests {
             changed: 4,
             decided_by: BTreeSet::from([String::from("bob")]),
             refusals: (1..=5).map(|id| refusal(&id.to_string(), "requeued by bob at 10:0")).collect(),
-            ..report()
+            ..report(20)
         };
         let query = all();
         let text = view(&query, None, lost.clone()).left_alone().into_string();

@@ -88,7 +88,7 @@ pub(crate) async fn run(
                 "two pipelines are already being \
                                                                        checked",
             );
-            return Err(problem.with_help("wait until one has ended, or use `relay doctor`"));
+            return Err(problem.with_help("wait until one has ended"));
         }
         Begun::New(running) => {
             let inboxes = app.inboxes.clone();

@@ -4,8 +4,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::Form;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::Uri;
+use axum::response::Redirect;
 use futures_util::{StreamExt as _, stream};
 use idempotency::{Action, KeyId};
 use maud::{Markup, html};
@@ -14,15 +15,23 @@ use operate::keys::{self, KeyLine};
 use operate::{NamedTables, OperateError, OperateErrorKind, Operator, Role, named_tables};
 use uuid::Uuid;
 
-use super::super::address::to;
+use super::super::address::{to, with_query};
 use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
 use super::super::gate::Asker;
-use super::super::layout::{Frame, Tab, cell, count, denied, form_token, may_decide, signature};
+use super::super::layout::{
+    Frame, Tab, cell, count, decided_now, denied, done, form_token, just_decided, may_decide, signature,
+    since,
+};
 use super::super::list::{Column, Kind, column, list};
 use super::tables::{self, ASKED_MAX};
+
+/// The rights that a decision needs beyond viewing, as the documentation of the page grants them,
+/// for `{user}`.
+pub(super) const GRANT: &str = "GRANT UPDATE (state, lease_until, decided_by, processed_at, expires_at, \
+    claimed_at) ON idempotency_key TO {user}; GRANT INSERT ON idempotency_audit TO {user}";
 
 /// Maximum number of keys shown for each database.
 const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
@@ -31,8 +40,10 @@ const KEYS_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(199);
 pub(crate) async fn show(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
+    Query(query): Query<Fields>,
     uri: Uri,
 ) -> Result<Html, Problem> {
+    query.check()?;
     let _turn = app.turn().await?;
     let operator = &operator;
     let ask = |NamedTables { name, tables }| async move {
@@ -45,10 +56,11 @@ pub(crate) async fn show(
     let asked: Vec<_> = named_tables(&app.pipelines, &app.inboxes).into_iter().map(ask).collect();
     let found: Vec<_> = stream::iter(asked).buffered(ASKED_MAX).collect().await;
     let body = html! {
+        (done(just_decided(query.text("done")).and_then(outcome)))
         p class="lead" { "Keys whose lease has expired and that no request has taken over, longest expired first." }
         @for (name, lines) in &found {
             section class="card" {
-                div class="card-head" { h2 { (cell(name)) } }
+                div class="card-head" { h2 { (cell(&tables::heading(name))) } }
                 @match lines {
                     Err(error) if error.kind() == OperateErrorKind::NoTables => {
                         p class="empty" { "No idempotency key tables here: " (cell(&error.to_string())) }
@@ -93,15 +105,23 @@ impl Choice {
             .map_err(|error| Problem::bad(error.to_string()))?;
         Ok(Self { action, id, holder: form.need("holder")?, database: form.text("database").to_owned() })
     }
+}
 
-    fn consequence(&self) -> &'static str {
-        match self.action {
-            Action::Release => "The next request with the key runs again and calls the other service again.",
-            Action::Discard => {
-                "The request is discarded: it never runs again, and clients that send the key get an error."
-            }
-        }
+fn consequence(action: Action) -> &'static str {
+    match action {
+        Action::Release => "The next request with the key runs again and calls the other service again.",
+        Action::Discard => "The request never runs again, and clients that send the key get an error.",
     }
+}
+
+/// Returns what a decision has done; `None` for a word that is none.
+fn outcome(decided: &str) -> Option<String> {
+    let action = Action::from_word(decided)?;
+    let done = match action {
+        Action::Release => "The key is released",
+        Action::Discard => "The key is discarded",
+    };
+    Some(format!("{done}. {}", consequence(action)))
 }
 
 /// `POST /keys/confirm`: the decision, with a field for its reason. It is a form instead of a link,
@@ -126,7 +146,7 @@ pub(crate) async fn confirm(
                 input type="hidden" name=(name) value=(form.exact(name));
             }
             p { "Of " strong { (cell(choice.id.tenant().as_str())) } ", for " strong { (cell(choice.id.operation().as_str())) } "." }
-            p { (choice.consequence()) " First find out whether its holder took effect." }
+            p { (consequence(choice.action)) " First find out whether its holder took effect." }
             (signature(verb, choice.action == Action::Discard))
             a class="button" href=(to("/keys")) { "Back" }
         }
@@ -134,28 +154,29 @@ pub(crate) async fn confirm(
     Ok(Html(Frame::new(Tab::Keys, &title).page(&body)))
 }
 
-/// `POST /keys/decide`.
+/// `POST /keys/decide`. Leads to the list, which says what was done: the key itself does not belong
+/// in an address.
 pub(crate) async fn decide(
     Asker(operator): Asker,
     State(app): State<Arc<App>>,
     Form(form): Form<Fields>,
-) -> Result<Html, Problem> {
+) -> Result<Redirect, Problem> {
     permit(&operator)?;
     let choice = Choice::read(&form)?;
     let signed = again::signed(&operator, &form, "/keys/decide", "decide about keys")?;
-    let consequence = choice.consequence();
+    let news = decided_now(choice.action.as_str());
+    let result = with_query("/keys", &[("done", news.as_str())]);
+    let grants = tables::grants(GRANT, tables::named(&app, &choice.database)?.user().as_deref());
     let decided = shield(async move {
         let _turn = app.turn().await?;
         let tables = tables::named(&app, &choice.database)?;
-        keys::decide(&tables, &signed, &choice.id, Some(choice.holder), choice.action).await?;
-        Ok::<_, Problem>(())
+        let holder = Some(choice.holder);
+        Ok::<_, Problem>(keys::decide(&tables, &signed, &choice.id, holder, choice.action).await)
     });
-    decided.await?;
-    let body = html! {
-        p class="lead" { (consequence) }
-        p { a class="button" href=(to("/keys")) { "Back to the keys" } }
-    };
-    Ok(Html(Frame::new(Tab::Keys, "Decided").page(&body)))
+    match decided.await? {
+        Ok(()) => Ok(Redirect::to(&result)),
+        Err(error) => Err(tables::refused(error, &grants, again::card("/keys/decide", &form))),
+    }
 }
 
 const COLUMNS: [Column; 7] = [
@@ -163,8 +184,8 @@ const COLUMNS: [Column; 7] = [
     column("Operation", Kind::Text),
     column("Scope", Kind::Text),
     column("Claims", Kind::Number),
-    column("Claimed", Kind::Text),
-    column("Lease ended", Kind::Text),
+    column("Claimed", Kind::Time),
+    column("Lease ended", Kind::Time),
     column("Actions", Kind::Act),
 ];
 
@@ -179,8 +200,8 @@ fn row(operator: &Operator, database: &str, line: &KeyLine) -> Vec<Markup> {
         cell(&line.operation),
         cell(&line.scope),
         html! { (line.attempt) },
-        cell(&line.claimed_at),
-        cell(&line.lease_until),
+        since(line.claimed_at),
+        since(line.lease_until),
         html! { @if may_decide(operator) {
             form method="post" action=(to("/keys/confirm")) class="actions" {
                 (form_token())
@@ -194,4 +215,36 @@ fn row(operator: &Operator, database: &str, line: &KeyLine) -> Vec<Markup> {
             }
         } },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use time::{Duration, OffsetDateTime};
+
+    use super::*;
+
+    #[test]
+    fn the_list_of_keys_says_what_was_decided() {
+        let told = |word| done(outcome(word)).into_string();
+        assert!(told("release").contains("The key is released. The next request with the key runs again"));
+        assert!(told("discard").contains("The key is discarded. The request never runs again"));
+        assert_eq!([told(""), told("<script>")], ["", ""]);
+    }
+
+    #[test]
+    fn a_key_has_its_ages() {
+        let now = OffsetDateTime::now_utc();
+        let line = KeyLine {
+            scope: String::from("tenant-1"),
+            operation: String::from("POST /charges"),
+            key: String::from("8e03978e"),
+            attempt: 1,
+            claimed_at: now - Duration::minutes(2),
+            lease_until: now - Duration::minutes(1),
+            holder: Uuid::nil(),
+        };
+        let text = table(&Operator::new("eve", Role::Viewer), "pipeline:orders", &[line]).into_string();
+        assert!(text.contains(">2m") && text.contains(">1m"), "{text}");
+        assert!(!text.contains("<form"), "{text}");
+    }
 }

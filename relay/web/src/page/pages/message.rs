@@ -22,7 +22,7 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{
     Frame, Tab, badge, bytes, cell, copyable, count, folded, form_token, may_decide, maybe, moment,
-    signature, whole,
+    signature, stamp, whole,
 };
 use super::super::text::{capital, plain};
 use super::audit;
@@ -210,18 +210,14 @@ fn outbox(operator: &Operator, part: &OutboxPart) -> Markup {
             div class="card-head" { h2 { "Outbox of " a href=(pipeline) { (plain(&part.pipeline)) } } (badge(part.state)) }
             (why(part))
             (errors(part))
-            @if part.state == MessageState::Dead && may_decide(operator) {
-                div class="actions" {
-                    (decide(&format!("outbox/{}/{}", part.id, part.pipeline)))
-                    (edit(part))
-                }
-            }
+            @if may_decide(operator) { (decisions(part)) }
             dl class="facts" {
                 (fact("Topic", Some(copyable("topic", &part.topic))))
                 (fact("Key", part.key.as_ref().map(of_key)))
                 (fact("Enqueued", part.enqueued_at.map(moment)))
                 (fact("Parked since", part.parked_since.map(moment)))
-                (fact("Published, at the latest", part.published_by.map(moment)))
+                // It is the time of a checkpoint, so an age would say too little.
+                (fact("Published", part.published_by.map(|at| html! { "before " (stamp(at)) })))
                 (fact("Failed attempts", part.attempts.map(|attempts| html! { (count(attempts.into())) })))
                 (fact(&format!("Payload{before}"), part.payload_bytes.map(|size| html! { (bytes(size)) })))
                 (fact("Edited", part.edited.then(|| html! { "by an operator: " a href="#decisions" { "see what it changed" } })))
@@ -319,12 +315,24 @@ fn edits(query: &Fields, decisions: &[AuditLine]) -> Markup {
     }
 }
 
-fn decide(row: &str) -> Markup {
+/// Renders what can be decided about a message in an outbox. One that is retried can only be
+/// discarded: the relay sends it again by itself.
+fn decisions(part: &OutboxPart) -> Markup {
+    let row = format!("outbox/{}/{}", part.id, part.pipeline);
+    match part.state {
+        MessageState::Dead => html! { div class="actions" { (decide(&row, true)) (edit(part)) } },
+        MessageState::Retrying => decide(&row, false),
+        _ => html! {},
+    }
+}
+
+/// Renders the buttons of a decision, each of which leads to its confirmation.
+fn decide(row: &str, with_requeue: bool) -> Markup {
     html! {
         form method="post" action=(to("/dead/confirm")) class="actions" {
             (form_token())
             input type="hidden" name="row" value=(row);
-            button name="what" value="requeue" { "Requeue…" }
+            @if with_requeue { button name="what" value="requeue" { "Requeue…" } }
             button name="what" value="discard" class="danger" { "Discard…" }
         }
     }
@@ -380,7 +388,7 @@ fn inbox(operator: &Operator, number: usize, part: &InboxPart) -> Markup {
                 (folded(&format!("error-of-consumer-{number}"), "error", error))
             }
             @if let (Some(letter), MessageState::Dead, true) = (&part.dead_letter, part.state, may_decide(operator)) {
-                (decide(&format!("inbox/{letter}/{}", part.consumer)))
+                (decide(&format!("inbox/{letter}/{}", part.consumer), true))
             }
         }
     }
@@ -572,6 +580,34 @@ mod tests {
             ["no route", "Requeue…", "Discard…", "Edit…", "<dt>Topic", "<dt>Enqueued", "<dt>Destination"];
         let places: Vec<usize> = order.iter().map(|told| text.find(told).expect(told)).collect();
         assert!(places.is_sorted(), "{text}");
+    }
+
+    /// Goal: of a message that is retried, an operator finds what can be done, and only that.
+    /// Oracle: its buttons, and those of a viewer and of a held message.
+    #[test]
+    fn a_message_that_is_retried_can_be_discarded() {
+        let retried = OutboxPart { state: MessageState::Retrying, because: None, behind: None, ..held() };
+        let ann = Operator::new("ann", Role::Operator);
+        let text = outbox(&ann, &retried).into_string();
+        assert!(text.contains("action=\"/dead/confirm\"") && text.contains("Discard…"), "{text}");
+        assert!(text.contains("name=\"row\" value=\"outbox/12/orders\""), "{text}");
+        assert!(!text.contains("Requeue…") && !text.contains("Edit…"), "{text}");
+        let eve = Operator::new("eve", Role::Viewer);
+        for text in [outbox(&eve, &retried), outbox(&ann, &held())].map(Markup::into_string) {
+            assert!(!text.contains("Discard…"), "{text}");
+        }
+    }
+
+    /// Goal: the time of a checkpoint is not read as the time of the message. Oracle: the fact,
+    /// which has no age.
+    #[test]
+    fn a_message_was_published_before_a_time() {
+        let at = Some(OffsetDateTime::UNIX_EPOCH);
+        let published = OutboxPart { state: MessageState::Published, published_by: at, ..held() };
+        let text = outbox(&Operator::new("eve", Role::Viewer), &published).into_string();
+        assert!(text.contains("<dt>Published</dt><dd>before <time"), "{text}");
+        let fact = text.split("<dt>Published</dt>").nth(1).and_then(|rest| rest.split("</dd>").next());
+        assert!(fact.is_some_and(|fact| !fact.contains("ago")), "{text}");
     }
 
     /// Goal: the same for a dead letter of a consumer, whose message has left the outbox. Oracle:

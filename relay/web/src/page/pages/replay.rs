@@ -19,6 +19,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
+use super::super::advice;
 use super::super::again;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
@@ -181,7 +182,7 @@ pub(crate) async fn run(
         }
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two replays are running");
-            return Err(problem.with_help("wait until one has ended, or use `relay replay`"));
+            return Err(problem.with_help("nothing was sent: wait until one has ended"));
         }
         Begun::New(running) => {
             let told = Arc::clone(&running.told);
@@ -190,10 +191,7 @@ pub(crate) async fn run(
                 let progress = |published| told.count(published);
                 let report = Box::pin(planned.carry_out(&places, &signed, &options, progress)).await;
                 places.close().await;
-                report.map_err(|error| match error.help() {
-                    Some(help) => format!("{error}; {help}"),
-                    None => error.to_string(),
-                })
+                report.map_err(|error| advice::told(&error))
             })
         }
     };
@@ -295,7 +293,7 @@ async fn planned(
     tokio::time::timeout(PLAN_MAX, counting).await.unwrap_or_else(|_| {
         let text = format!("the messages could not be counted within {}", age(PLAN_MAX));
         let problem = Problem::new(StatusCode::GATEWAY_TIMEOUT, text);
-        Err(problem.with_help("nothing was sent: narrow the range, or use `relay replay`"))
+        Err(problem.with_help("nothing was sent: narrow the range"))
     })
 }
 
@@ -384,8 +382,7 @@ fn result(operator: &Operator, name: &str, last: &Last<ReplayReport>) -> Markup 
                 p class="lead" { (count(report.published)) " of " (messages(report.chosen)) " published again: " (cell(&report.selection)) }
                 @if let Some(error) = &report.error {
                     p class="notice bad" role="alert" {
-                        "It ended early: " (whole(&error.to_string()))
-                        @if let Some(help) = error.help() { "; " (whole(help)) }
+                        "It ended early: " (whole(&advice::told(error)))
                     }
                 }
             },

@@ -1,6 +1,5 @@
 //! The lag of topics.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
@@ -8,6 +7,7 @@ use axum::http::Uri;
 use maud::{Markup, html};
 use operate::Operator;
 use operate::lag::{LagLine, lag};
+use operate::status::Rank;
 use outbox_log::ExceptionState::{self, Dead, Held, Retrying, Scheduled};
 
 use super::super::address::{to, with_query};
@@ -17,7 +17,6 @@ use super::super::fields::Fields;
 use super::super::gate::Asker;
 use super::super::layout::{Frame, Tab, away, cell, count, lasting, may_decide, maybe, number, whole};
 use super::super::list::{Column, Kind, column, list};
-use super::super::trouble::magnitude;
 use super::card::resume;
 use super::pieces::piece;
 
@@ -34,7 +33,7 @@ pub(crate) async fn show(
     drop(turn);
     let part = query.text("q");
     lines.retain(|line| part.is_empty() || line.topic.contains(part));
-    lines.sort_by(|one, other| Rank::of(one).cmp(&Rank::of(other)));
+    lines.sort_by(|one, other| Rank::of_topic(one).cmp(&Rank::of_topic(other)));
     let piece = piece(&query, &lines)?;
     let body = html! {
         p class="lead" { "Topics with unpublished messages, the worst first." }
@@ -51,51 +50,6 @@ pub(crate) async fn show(
         }
     };
     Ok(Html(Frame::new(Tab::Topics, "Topics").live(&uri).page(&body)))
-}
-
-/// The worst condition of a topic's messages, in the order of the overview.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Worst {
-    /// A pause keeps some.
-    Paused,
-    Dead,
-    Held,
-    Retrying,
-    /// Nothing is wrong with those that wait.
-    Waits,
-}
-
-/// The rank of a topic, smallest first: by the worst condition of its messages, then by how many
-/// are dead or wait, then by how long the oldest has waited.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Rank<'a> {
-    worst: Worst,
-    messages: Reverse<u64>,
-    seconds: Reverse<u64>,
-    topic: &'a str,
-    pipeline: &'a str,
-}
-
-impl<'a> Rank<'a> {
-    fn of(line: &'a LagLine) -> Self {
-        let parked = |state: ExceptionState| line.parked.get(&state).copied().unwrap_or_default();
-        let waiting = line.unread + parked(Held) + parked(Retrying);
-        let worst = match &line.paused {
-            Some(_) if waiting > 0 => Worst::Paused,
-            _ if parked(Dead) > 0 => Worst::Dead,
-            _ if parked(Held) > 0 => Worst::Held,
-            _ if parked(Retrying) > 0 => Worst::Retrying,
-            _ => Worst::Waits,
-        };
-        let messages = if worst == Worst::Dead { parked(Dead) } else { magnitude(waiting) };
-        Self {
-            worst,
-            messages: Reverse(messages),
-            seconds: Reverse(line.oldest_age_seconds.map_or(0, |age| age.max(0.0) as u64)),
-            topic: &line.topic,
-            pipeline: &line.pipeline,
-        }
-    }
 }
 
 const COLUMNS: [Column; 9] = [
@@ -170,26 +124,6 @@ mod tests {
             since: OffsetDateTime::UNIX_EPOCH,
             age: Duration::ZERO,
         }
-    }
-
-    /// Goal: the topic with the most dead messages is not below one that has only waited for
-    /// longer. Oracle: the order of topics in each condition, and of two in the same one.
-    #[test]
-    fn the_worst_topic_is_first() {
-        let paused = |line: LagLine| LagLine { paused: Some(pause()), ..line };
-        let mut lines = [
-            line("busy", 5_000, &[], 900.0),
-            paused(line("quiet", 0, &[(Scheduled, 3)], 800.0)),
-            line("retried", 0, &[(Retrying, 7)], 700.0),
-            line("held", 0, &[(Held, 44), (Retrying, 1)], 60.0),
-            line("longer", 0, &[(Held, 45)], 600.0),
-            line("few", 0, &[(Dead, 1), (Held, 900)], 500.0),
-            line("ship", 0, &[(Dead, 102_009)], 8.0),
-            paused(line("refunds", 2, &[], 1.0)),
-        ];
-        lines.sort_by(|one, other| Rank::of(one).cmp(&Rank::of(other)));
-        let topics: Vec<&str> = lines.iter().map(|line| line.topic.as_str()).collect();
-        assert_eq!(topics, ["refunds", "ship", "few", "longer", "held", "retried", "busy", "quiet"]);
     }
 
     #[test]

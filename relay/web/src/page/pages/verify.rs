@@ -17,6 +17,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::super::address::{to, with_query};
+use super::super::advice;
 use super::super::answer::{Html, Problem};
 use super::super::app::App;
 use super::super::fields::Fields;
@@ -88,7 +89,7 @@ pub(crate) async fn run(
         }
         Begun::TooMany => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "two pipelines are being compared");
-            return Err(problem.with_help("wait until one has ended, or use `relay verify`"));
+            return Err(problem.with_help("wait until one has ended"));
         }
         Begun::New(running) => {
             let telling = Telling(Arc::clone(&running.told));
@@ -153,10 +154,7 @@ async fn compare(
         findings_max: FINDINGS_MAX,
         reading,
     };
-    let compared = Box::pin(comparison.run(&operator)).await.map_err(|error| match error.help() {
-        Some(help) => format!("{error}; {help}"),
-        None => error.to_string(),
-    })?;
+    let compared = Box::pin(comparison.run(&operator)).await.map_err(|error| advice::told(&error))?;
     let mut report = Report::new(range, FINDINGS_MAX);
     report.add(compared);
     Ok(report)
