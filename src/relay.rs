@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::RelayHealth;
+use crate::relay_health::Entered;
 
 /// A relay inside a service: reads one outbox, publishes to one broker, and removes old history
 /// from the log.
@@ -38,6 +39,7 @@ use crate::RelayHealth;
 pub struct Relay {
     pub(crate) pipeline: Pipeline,
     maintenance: Option<Maintenance>,
+    entered: Entered,
     /// Cancelled when it begins to stop, or its future is dropped.
     pub(crate) stop: CancellationToken,
     #[cfg(feature = "page")]
@@ -114,7 +116,7 @@ impl Relay {
     /// service: [`run`](Self::run) consumes the relay.
     #[must_use]
     pub fn health(&self) -> RelayHealth {
-        RelayHealth::new(self.pipeline.status())
+        RelayHealth::new(self.pipeline.status(), self.entered.clone())
     }
 
     /// Runs until `shutdown` completes. Then it stops reading, waits at most 20 s for outstanding
@@ -126,6 +128,10 @@ impl Relay {
     /// Dropping the future loses nothing, but the next process must wait until the lease expires
     /// (15 s).
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let health = self.health();
+        // Dropping the set aborts the task.
+        let mut following = JoinSet::new();
+        following.spawn(health.clone().follow());
         let stop = self.stop;
         let _stopped = stop.clone().drop_guard();
         let mut maintaining = JoinSet::new();
@@ -143,6 +149,8 @@ impl Relay {
             }
         };
         stop.cancel();
+        // The task may not have run since.
+        _ = health.in_role_for();
         // A pass in progress ends and reports what it did; one that hangs is abandoned.
         let _ = tokio::time::timeout(maintenance::STOP_GRACE, maintaining.join_all()).await;
     }
@@ -336,6 +344,7 @@ impl RelayBuilder {
         Ok(Relay {
             pipeline,
             maintenance,
+            entered: Entered::starting(),
             stop,
             #[cfg(feature = "page")]
             shown,

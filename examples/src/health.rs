@@ -6,8 +6,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use outbox_toolkit::RelayHealth;
 use outbox_toolkit::inbox::ConsumerStatus;
+use outbox_toolkit::{RelayHealth, RelayRole, RelayStatus};
 
 /// The parts that probes ask. Take both before `run`, which consumes consumer and relay.
 #[derive(Debug, Clone)]
@@ -20,6 +20,9 @@ pub struct Health {
 
 /// Longer than any handler of this service may take.
 const STALLED_MAX: Duration = Duration::from_secs(300);
+
+/// The advice where a relay gives none.
+const SEE: &str = "see the log";
 
 /// Returns `/livez` and `/readyz`, which need no login: serve them on a port of their own.
 pub fn probes(health: Health) -> Router {
@@ -37,15 +40,24 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, String) {
 
 fn answer(is_well: bool, Health { consumer, relay }: &Health) -> (StatusCode, String) {
     let status = if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let role = match (relay.is_healthy(), relay.is_leading()) {
-        (true, true) => "leads",
-        (true, false) => "stands by",
-        (false, _) => "waits, or has stopped",
-    };
-    let mut text = format!("relay {role}\n");
+    let mut text = format!("relay {} for {}s\n", does(&relay.status()), relay.in_role_for().as_secs());
     text += &format!("consumer reads {}\n", consumer.reads().as_deref().unwrap_or("nothing yet"));
     for wait in consumer.waits() {
         text += &format!("consumer waits for {wait}\n");
     }
     (status, text)
+}
+
+/// Says what a relay does, and what helps while it waits. A probe needs no login, so the whole
+/// reason, which may name servers and users, is only in the log.
+fn does(relay: &RelayStatus) -> String {
+    match &relay.role {
+        _ if relay.faults > 1 => String::from("is ended by a bug again and again (see the log),"),
+        RelayRole::Starting => String::from("has not started"),
+        RelayRole::Leading { .. } => String::from("leads"),
+        RelayRole::Standby { .. } => String::from("stands by"),
+        RelayRole::Waiting { remedy, .. } => format!("waits ({})", remedy.as_deref().unwrap_or(SEE)),
+        RelayRole::Refused { remedy, .. } => format!("is refused ({})", remedy.as_deref().unwrap_or(SEE)),
+        RelayRole::Stopped => String::from("has stopped"),
+    }
 }

@@ -36,7 +36,7 @@ async fn until(router: &Router, path: &str, status: u16, text: &str) -> Result<(
 }
 
 /// Goal: a service is alive while its broker is away, is ready once it reads, and its probes say
-/// what it waits for. Oracle: the answers of both routes.
+/// what it waits for, and what its relay does. Oracle: the answers of both routes.
 #[tokio::test]
 async fn probes_say_what_a_service_waits_for() -> Result<(), Failure> {
     let folder = std::env::temp_dir().join(format!("health-{}", std::process::id()));
@@ -57,7 +57,8 @@ async fn probes_say_what_a_service_waits_for() -> Result<(), Failure> {
         })
         .subscribe(broker.subscriber("billing", [Topic::new("orders")?]))
         .build()?;
-    let router = probes(Health { consumer: consumer.status(), relay: relay.health() });
+    let health = Health { consumer: consumer.status(), relay: relay.health() };
+    let router = probes(health.clone());
     assert_eq!(probe(&router, "/readyz").await?.0, 503, "it does not run yet");
 
     broker.faults().unreachable();
@@ -84,7 +85,21 @@ async fn probes_say_what_a_service_waits_for() -> Result<(), Failure> {
     until(&router, "/livez", 503, "relay leads").await?;
     drop(stop_relay);
     relaying.await?;
-    until(&router, "/livez", 503, "relay waits, or has stopped").await?;
+    until(&router, "/livez", 503, "relay has stopped for ").await?;
+
+    // A relay whose outbox has no tables yet.
+    let url = format!("sqlite://{}?mode=rwc", folder.join("empty.db").display());
+    let empty = outbox_toolkit::pool::<Sqlite>(&url).await?;
+    let relay = Relay::builder(&empty)
+        .connector(broker.connector(MaxInFlightPerKey::Pipelined), SizeLimit::PORTABLE)
+        .build()?;
+    let router = probes(Health { relay: relay.health(), ..health });
+    let (stop_relay, relay_stopped) = oneshot::channel::<()>();
+    let relaying = tokio::spawn(relay.run(async { drop(relay_stopped.await) }));
+    until(&router, "/readyz", 503, "relay waits (run `relay migrate up --line outbox`) for ").await?;
+    drop(stop_relay);
+    relaying.await?;
+    empty.close().await;
     pool.close().await;
     std::fs::remove_dir_all(&folder)?;
     Ok(())

@@ -104,6 +104,10 @@ pub use maintenance::Maintained;
 pub use message::Tenant;
 pub use options::{ClaimOptions, KeyOptions, OnExpired};
 pub use outbox::{AuditLine, CommitError, Signature, StoreError, UnknownCommit};
+/// For the test that compares every statement with those that ran.
+#[cfg(all(feature = "testing", feature = "postgres"))]
+#[doc(hidden)]
+pub use postgres::listed_statements;
 pub use record::{Action, Decision, Ending, KEYS_LOOKED_AT_MAX, KeysOfName, NamedSlice, StuckKey};
 pub use store::KeyStore;
 pub use transaction::KeyTransaction;

@@ -122,6 +122,10 @@ pub use known::{Known, KnownState};
 pub use message::Backoff;
 pub use options::InboxOptions;
 pub use outbox::AuditLine;
+/// For the test that compares every statement with those that ran.
+#[cfg(all(feature = "testing", feature = "postgres"))]
+#[doc(hidden)]
+pub use postgres::listed_statements;
 pub use refusal::Refusal;
 pub use retention::Maintained;
 #[cfg(feature = "testing")]

@@ -27,7 +27,7 @@ pub struct Maintained {
     pub created: u64,
     /// Days (PostgreSQL) or rows (SQLite) that were forgotten.
     pub expired: u64,
-    /// Failures of messages that were never delivered again.
+    /// Failures of messages that took effect since, or were never delivered again.
     pub attempts_purged: u64,
     /// Deleted closed dead letters whose retention had ended.
     pub dead_letters_purged: u64,

@@ -196,15 +196,19 @@ pub(crate) fn letter_decision<DB: Backend>(head: &Row<DB>, now: &[Row<DB>]) -> R
         last: head.get("last")?,
         waiting: 0,
         failed: 0,
+        replaced: 0,
         closed: Vec::new(),
     };
     for row in now {
         let outcome: Option<String> = row.get("outcome")?;
         let count: u64 = row.get("letters")?;
-        match outcome.as_deref().map(Resolution::from_word) {
+        match outcome.as_deref() {
             None => decision.waiting += count,
-            Some(None) => decision.failed += count,
-            Some(Some(resolution)) => decision.closed.push(ClosedCount { resolution, count }),
+            Some("replaced") => decision.replaced += count,
+            Some(word) => match Resolution::from_word(word) {
+                Some(resolution) => decision.closed.push(ClosedCount { resolution, count }),
+                None => decision.failed += count,
+            },
         }
     }
     Ok(decision)

@@ -126,6 +126,10 @@ pub use key::{ID_BYTES_MAX, InvalidKey, NAME_BYTES_MAX, SagaId, StepKey};
 pub use operator::{Action, DecidedSaga, Decision, OVERDUE_COUNTED_MAX, Overdue, SagaOfId, SagaQuery};
 pub use options::{SPAN_MAX, WorkerOptions};
 pub use outbox::{AuditLine, Signature};
+/// For the test that compares every statement with those that ran.
+#[cfg(all(feature = "testing", feature = "postgres"))]
+#[doc(hidden)]
+pub use postgres::listed_statements;
 #[doc(hidden)]
 pub use record::Held;
 pub use record::{

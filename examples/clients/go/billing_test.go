@@ -429,6 +429,7 @@ type vectors struct {
 		}
 		Headers map[string]string `json:"dead_letter_headers"`
 	}
+	NoOrders []struct{ Why, Payload string } `json:"no_orders"`
 }
 
 func table(headers map[string]string) amqp.Table {
@@ -525,6 +526,16 @@ func TestTheSharedVectorsHold(t *testing.T) {
 		equal(t, string(found.Payload), string(sent.Payload))
 		if found.Key != nil || sent.Key != nil {
 			equal(t, *found.Key, *sent.Key)
+		}
+	}
+	if len(file.NoOrders) < 10 {
+		t.Fatal("the file lacks vectors")
+	}
+	for _, it := range file.NoOrders {
+		message := placed(order(), "ann")
+		message.Payload = []byte(it.Payload)
+		if found := applied(t, conn, message, Bill); found != "rejected" {
+			t.Fatal(it.Why, found)
 		}
 	}
 	payload := fmt.Append(nil, order())

@@ -1,7 +1,7 @@
 """One pipeline through every client: Python enqueues, the relay publishes to RabbitMQ, and a consumer
 in each language applies every message once, although its process is killed in the middle of a
 handler again and again and the relay sends every message a second time. Before that, each consumer
-is started on a database that refuses work.
+is started on a database that refuses work, and on an older schema.
 
     python pipeline.py databases NAME…   creates a database for the tests of each client
     python pipeline.py run               runs the pipeline, and prints `ok` or `not ok` for each promise
@@ -96,6 +96,7 @@ class Consumer:
         self.kills = 0
         self.exit_code: int | None = None
         self.counted: list[str] = []
+        self.older: list[str] = []
 
     def start(self) -> None:
         self.process = self.spawn(self.name, self.log)
@@ -114,10 +115,32 @@ class Consumer:
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         return self.database.execute(sql.encode(), values).fetchall()
 
+    def ends(self, name: str, log: Path) -> bool:
+        """Whether a process ends by itself, with an error."""
+        process = self.spawn(name, log)
+        try:
+            return process.wait(PATIENCE_SECONDS / 10) != 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return False
+
+    def meet_an_older_schema(self, name: str) -> None:
+        """Starts a process on a schema without a function that it calls, as before an upgrade. It has to
+        end, and to name the function."""
+        log = BUILD / f"{self.language}-older.log"
+        log.write_bytes(b"")
+        self.database.execute("ALTER FUNCTION inbox_maintain(date, integer) RENAME TO inbox_not_yet")
+        if not self.ends(name, log):
+            self.older.append("a process went on")
+        self.database.execute("ALTER FUNCTION inbox_not_yet(date, integer) RENAME TO inbox_maintain")
+        if "inbox_maintain" not in log.read_text():
+            self.older.append(f"the missing function is not named in {log}")
+
     def meet_a_refusal(self, broker: pika.BlockingConnection) -> None:
         """Starts processes on a database that permits logins and no change, like one that is no longer
-        the primary. They have to end, and RabbitMQ must not have counted a delivery: it drops a message
-        after some. Afterwards they do their work."""
+        the primary, and one on an older schema. They have to end, and RabbitMQ must not have counted a
+        delivery: it drops a message after some. Afterwards they do their work."""
         name, log = f"{self.name}-refused", BUILD / f"{self.language}-refused.log"
         log.write_bytes(b"")
         channel = broker.channel()
@@ -135,15 +158,10 @@ class Consumer:
             SQL("ALTER DATABASE {} SET default_transaction_read_only = on").format(database)
         )
         for _ in range(STARTS):
-            process = self.spawn(name, log)
-            try:
-                exit_code = process.wait(PATIENCE_SECONDS / 10)
-            except subprocess.TimeoutExpired:
-                exit_code = 0
-                process.kill()
-                process.wait()
-            if not exit_code:
+            if not self.ends(name, log):
                 self.counted.append("a process went on")
+        self.database.execute(SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(database))
+        self.meet_an_older_schema(name)
         taker = broker.channel()
         arrived = 0
         for method, _, _ in taker.consume(name, inactivity_timeout=PATIENCE_SECONDS / 10):
@@ -153,7 +171,6 @@ class Consumer:
             if method is None or arrived == UNAPPLIED:
                 break
         taker.close()
-        self.database.execute(SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(database))
         process = self.spawn(name, log)
         refused = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND reason = 'rejected'"
         try:
@@ -283,6 +300,7 @@ def check(consumer: Consumer, committed: dict[str, int]) -> dict[str, str]:
         "handlers_were_killed_and_messages_came_again": consumer.kills < ROUNDS
         or duplicates < len(committed) / 2,
         "a_database_that_refuses_counts_no_delivery": consumer.counted,
+        "an_older_schema_ends_the_process": consumer.older,
         "a_lost_session_ends_the_process": not consumer.exit_code and f"exit code {consumer.exit_code}",
         "dead_letters_were_redriven": consumer.outcomes("rejected") == 0 or consumer.dead() > 0,
     }

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, LiteralString, Protocol
 from uuid import UUID
@@ -428,6 +429,10 @@ def test_the_shared_vectors_hold(client: Client) -> None:
         assert (message.source, message.content_type) == origin, vector["why"]
         payload = base64.b64decode(expected["payload_base64"])
         assert (message.payload, message.headers) == (payload, expected["headers"]), vector["why"]
+    assert len(VECTORS["no_orders"]) > 10
+    for vector in VECTORS["no_orders"]:
+        message = replace(placed(order()), payload=vector["payload"].encode())
+        assert client.apply(message) == "rejected", vector["why"]
     count = "SELECT count(*) FROM inbox_dead_letter WHERE consumer = %s AND payload = %s"
     payload = str(order()).encode()
     for vector in VECTORS["unreadable"]:

@@ -173,3 +173,12 @@ migrations::statements! {
         UPDATE {schema}idempotency_key SET state = 'failed', outcome = NULL, fingerprint = {none}, decided_by = $4
         WHERE scope = $1 AND operation = $2 AND key = $3 AND state IN ('succeeded', 'failed')";
 }
+
+/// Returns every statement with its name.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn listed_statements() -> Vec<(&'static str, String)> {
+    let statements = Statements::new(None);
+    let listed = statements.each().into_iter();
+    listed.map(|(name, statement)| (name, statement.as_str().to_owned())).collect()
+}

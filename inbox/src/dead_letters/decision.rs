@@ -58,7 +58,17 @@ pub enum Requested {
     Closed(Redriven),
 }
 
+/// The outcome of a request that another one has replaced.
+pub(crate) const REPLACED: &str = "replaced by a request that accepts late messages";
+
 impl DecidedLetter {
+    /// Returns whether this was a request that another one replaced before a consumer carried it
+    /// out. It neither succeeded nor failed: the other one is carried out.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.outcome.as_deref() == Some(REPLACED)
+    }
+
     /// Describes a dead letter about which a decision is to be stored, without an outcome.
     pub(crate) fn of(letter: &DeadLetter) -> Self {
         Self {
@@ -137,6 +147,8 @@ pub struct LetterDecision {
     pub waiting: u64,
     /// Number of letters that are still open after their request was carried out.
     pub failed: u64,
+    /// Number of letters whose request another one replaced before it was carried out.
+    pub replaced: u64,
     /// Number of letters that were closed, by the way in which they were.
     pub closed: Vec<ClosedCount>,
 }

@@ -171,8 +171,8 @@ impl<DB: Dialect> Inbox<DB> {
     }
 
     /// Turns a held message into an ordinary dead letter, which holds those behind it, and deletes
-    /// its attempts. Returns whether it was still held: an operator may have decided about it
-    /// meanwhile. Runs to its end even if this call is dropped.
+    /// its attempts, unless another message has its id. Returns whether it was still held: an
+    /// operator may have decided about it meanwhile. Runs to its end even if this call is dropped.
     pub(crate) async fn fail_held(
         &self,
         consumer: &ConsumerName,
@@ -192,7 +192,9 @@ impl<DB: Dialect> Inbox<DB> {
                 .fail_held(&mut tx, id, &cause)
                 .await
                 .map_err(failed("dead-letter a held message"))?;
-            inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
+            if !cause.reason.spares_failures() {
+                inbox.forget_failures(&mut tx, key(&consumer, &tenant, message_id)).await?;
+            }
             tx.commit().await.map_err(failed("commit a dead letter"))?;
             Ok(rows > 0)
         })

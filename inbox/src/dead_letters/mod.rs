@@ -29,6 +29,7 @@ mod store;
 
 pub(crate) use carry_out::Taken;
 pub use decide_many::{DISCARDED_MAX, REQUESTED_MAX};
+pub(crate) use decision::REPLACED;
 pub use decision::{
     Action, ClosedCount, DecidedLetter, Decision, LetterDecision, ManyDecided, Redriven, Requested,
     SeenLetter, Signature,

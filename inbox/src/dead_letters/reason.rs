@@ -88,6 +88,12 @@ impl Reason {
             | Self::NoTenant => false,
         }
     }
+
+    /// Returns whether the failures that are recorded under its id may be those of another message,
+    /// which has the id as well: then they still count.
+    pub(crate) fn spares_failures(self) -> bool {
+        matches!(self, Self::KeyReused | Self::Malformed)
+    }
 }
 
 #[cfg(test)]

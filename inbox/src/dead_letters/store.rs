@@ -211,8 +211,7 @@ impl<DB: Dialect> Inbox<DB> {
         letter: &DeadLetter,
     ) -> Result<Committed, StoreError> {
         let failed = StoreError::during;
-        // Another message has the id of these: its failures still count.
-        if !matches!(letter.reason, Reason::KeyReused | Reason::Malformed) {
+        if !letter.reason.spares_failures() {
             DB::forget_attempts(&mut tx, self.tables(), &[letter.key()], Forget::All)
                 .await
                 .map_err(failed("delete the attempts of a dead letter"))?;

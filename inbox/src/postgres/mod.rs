@@ -5,3 +5,6 @@ mod guard;
 mod lookup;
 mod retention;
 mod statements;
+
+#[cfg(feature = "testing")]
+pub use statements::listed_statements;

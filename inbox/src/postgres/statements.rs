@@ -360,11 +360,12 @@ migrations::statements! {
         FROM (SELECT actor, action, note, selection, at FROM {schema}inbox_audit
             WHERE {of_decision} LIMIT $3::bigint) AS a
         GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
-    /// The resolutions of closed ones; any other outcome is that of a failed redrive.
+    /// The resolutions of closed ones, and `replaced` for $4, the outcome of a request that another
+    /// one replaced; any other outcome is that of a failed redrive.
     letter_outcomes = "
         SELECT a.outcome, count(*) AS letters
         FROM (SELECT CASE WHEN outcome IN ('applied', 'applied_late', 'duplicate', 'discarded') THEN outcome
-                WHEN outcome IS NOT NULL THEN 'failed' END AS outcome
+                WHEN outcome = $4 THEN 'replaced' WHEN outcome IS NOT NULL THEN 'failed' END AS outcome
             FROM {schema}inbox_audit WHERE {of_decision} LIMIT $3::bigint) AS a GROUP BY 1";
     /// Those of one delivery, the open ones first. In the order of subjects, which only the index
     /// of them has: for a table that the planner believes to be empty, every index costs nothing.
@@ -490,4 +491,13 @@ migrations::statements! {
     purge_dead_letters = "DELETE FROM {schema}inbox_dead_letter WHERE ctid = ANY (ARRAY(\
         SELECT ctid FROM {schema}inbox_dead_letter WHERE resolution IS NOT NULL AND resolution <> 'applied_late' \
         AND resolved_at < $1 ORDER BY resolved_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
+}
+
+/// Returns every statement with its name.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn listed_statements() -> Vec<(&'static str, String)> {
+    let statements = Statements::new(None);
+    let listed = statements.each().into_iter();
+    listed.map(|(name, statement)| (name, statement.as_str().to_owned())).collect()
 }

@@ -232,7 +232,8 @@ migrations::statements! {
         max(a.at) AS last FROM (SELECT actor, action, note, selection, at FROM inbox_audit WHERE decision = $1 \
         AND ($2 IS NULL OR consumer = $2) LIMIT $3) AS a GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC LIMIT 1";
     letter_outcomes = "SELECT a.outcome, count(*) AS letters FROM (SELECT CASE WHEN outcome IN ('applied', \
-        'applied_late', 'duplicate', 'discarded') THEN outcome WHEN outcome IS NOT NULL THEN 'failed' END AS outcome \
+        'applied_late', 'duplicate', 'discarded') THEN outcome WHEN outcome = $4 THEN 'replaced' \
+        WHEN outcome IS NOT NULL THEN 'failed' END AS outcome \
         FROM inbox_audit WHERE decision = $1 AND ($2 IS NULL OR consumer = $2) LIMIT $3) AS a GROUP BY 1";
     insert_dead = "INSERT INTO inbox_message (message_id, consumer, scope, fingerprint, dead_letter, \
         source, canonical_fingerprint) SELECT $1, $2, $3, $4, $5, $6, $7 WHERE $1 >= (SELECT id_floor \

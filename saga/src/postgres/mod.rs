@@ -2,3 +2,6 @@
 
 mod statements;
 mod store;
+
+#[cfg(feature = "testing")]
+pub use statements::listed_statements;

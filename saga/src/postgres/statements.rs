@@ -258,3 +258,12 @@ migrations::statements! {
             error = CASE WHEN error IS NOT NULL THEN 'erased' END WHERE type = $1 AND id = $2";
     erase_replies = "UPDATE {schema}saga_reply SET payload = 'null' WHERE type = $1 AND id = $2";
 }
+
+/// Returns every statement with its name.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn listed_statements() -> Vec<(&'static str, String)> {
+    let statements = Statements::new(None);
+    let listed = statements.each().into_iter();
+    listed.map(|(name, statement)| (name, statement.as_str().to_owned())).collect()
+}

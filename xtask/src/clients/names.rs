@@ -38,13 +38,14 @@ const OF_WEBHOOK: [&str; 6] = [
 ];
 
 /// The promises that the pipeline checks for each client.
-const PROMISES: [&str; 7] = [
+const PROMISES: [&str; 8] = [
     "every_message_has_one_effect",
     "the_order_of_keys_is_kept",
     "events_of_handlers_commit_with_their_effects",
     "handlers_were_killed_and_messages_came_again",
     "a_lost_session_ends_the_process",
     "a_database_that_refuses_counts_no_delivery",
+    "an_older_schema_ends_the_process",
     "dead_letters_were_redriven",
 ];
 

@@ -45,7 +45,7 @@ impl Task {
         }
     }
 
-    /// Prints a line that stays.
+    /// Prints a line above the progress bar, where it stays.
     pub(crate) fn note(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("{:10} {message}", self.name)),

@@ -348,6 +348,11 @@ test("the_shared_vectors_hold", async () => {
     const parts = [found.payload.toString("base64"), found.contentType, found.problem];
     assert.deepEqual(parts, [payload_base64, contentType, ""], why);
   }
+  assert.ok(vectors.no_orders.length > 10);
+  for (const { payload, why } of vectors.no_orders) {
+    const message = { ...placed(order()), payload: Buffer.from(payload) };
+    assert.equal(await apply(client, message, bill), "rejected", why);
+  }
   const payload = Buffer.from(String(order()));
   for (const { rabbitmq: form, dead_letter_headers: headers, why } of vectors.unreadable) {
     const found = read(form.routing_key, propertiesOf(form), payload);

@@ -126,8 +126,8 @@ fn between(
     Ok(())
 }
 
-/// Waits, and connects again: what is wrong with a session must not fail every attempt. If that
-/// fails, so does the next statement, and this is called again.
+/// Waits, and connects again, so that a broken session does not fail every attempt. If this
+/// does not succeed, the next statement fails, and the caller tries again.
 fn renew(connection: &mut PgConnection, failures: u32) {
     thread::sleep(pause(failures));
     match connect() {

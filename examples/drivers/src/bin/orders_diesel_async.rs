@@ -129,8 +129,8 @@ async fn between(
     Ok(())
 }
 
-/// Waits, and connects again: what is wrong with a session must not fail every attempt. If that
-/// fails, so does the next statement, and this is called again.
+/// Waits, and connects again, so that a broken session does not fail every attempt. If this
+/// does not succeed, the next statement fails, and the caller tries again.
 async fn renew(connection: &mut AsyncPgConnection, failures: u32) {
     sleep(pause(failures)).await;
     match connect().await {

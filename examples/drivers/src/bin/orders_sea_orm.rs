@@ -163,8 +163,8 @@ async fn between(
     Ok(())
 }
 
-/// Waits, and makes a new pool: what is wrong with a session must not fail every attempt. If that
-/// fails, so does the next statement, and this is called again.
+/// Waits, and makes a new pool, so that a broken session does not fail every attempt. If this
+/// does not succeed, the next statement fails, and the caller tries again.
 async fn renew(connection: &mut DatabaseConnection, failures: u32) {
     sleep(pause(failures)).await;
     match connect().await {

@@ -5,7 +5,7 @@ use outbox::Signature;
 use uuid::Uuid;
 
 use crate::dead_letters::{
-    Action, DecidedLetter, Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided,
+    Action, DecidedLetter, Decision, LETTERS_SURVEYED_MAX, LetterDecision, ManyDecided, REPLACED,
 };
 use crate::dialect::Dialect;
 use crate::ids::ConsumerName;
@@ -13,9 +13,6 @@ use crate::rows;
 use crate::tables::Tables;
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
-
-/// The outcome of a request that another one has replaced.
-const REPLACED: &str = "replaced by a request that accepts late messages";
 
 impl<DB: Dialect> Tables<DB> {
     /// Stores a decision. Returns its number, or `None` when the same request is already open.
@@ -113,7 +110,7 @@ impl<DB: Dialect> Tables<DB> {
         };
         let head = of_decision(&self.shared.letter_decision).first(&mut *connection).await?;
         let Some(head) = head else { return Ok(None) };
-        let now = of_decision(&self.shared.letter_outcomes).rows(connection).await?;
+        let now = of_decision(&self.shared.letter_outcomes).bind(REPLACED).rows(connection).await?;
         rows::letter_decision(&head, &now).map(Some)
     }
 

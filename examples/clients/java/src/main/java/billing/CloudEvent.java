@@ -14,7 +14,8 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 /** A CloudEvent in JSON that is the whole body of a delivery. */
 record CloudEvent(Map<String, String> attributes, Map<String, String> headers, byte[] payload) {
-    private static final ObjectMapper JSON =
+    /** Reads one value, and refuses text behind it. */
+    static final ObjectMapper JSON =
             new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     /** Whether a content type is that of a whole event. */

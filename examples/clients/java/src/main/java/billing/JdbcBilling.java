@@ -1,8 +1,6 @@
 package billing;
 
-import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.IOException;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -163,36 +161,20 @@ public final class JdbcBilling implements Guard {
         return (UUID) one(tx, enqueue, JSON.writeValueAsString(placed), customer);
     }
 
-    /** Reads the order in a payload. */
-    static JsonNode order(Message message) throws Message.Reject {
-        String problem = "a field is missing";
-        try {
-            JsonNode order = JSON.readTree(message.payload());
-            boolean isWhole = order.path("order").isIntegralNumber() && order.path("cents").isIntegralNumber();
-            if (isWhole && order.path("customer").isTextual()) {
-                return order;
-            }
-        } catch (IOException error) {
-            problem = error.getMessage();
-        }
-        throw new Message.Reject("the payload is no order: " + problem);
-    }
-
     /** The handler: an invoice and its event, in the transaction of the inbox row. */
     public static void bill(Connection tx, Message message) throws Exception {
         if (!message.kind().equals("order.placed")) {
             throw new Message.Reject("no handler for " + message.kind());
         }
-        JsonNode order = order(message);
-        String customer = order.get("customer").asText();
+        Order order = Order.read(message);
+        String customer = order.customer();
         if (one(tx, "SELECT name FROM blocked_customer WHERE name = ?", customer) != null) {
             throw new Message.Reject("customer " + customer + " is blocked");
         }
-        long number = order.get("order").asLong();
         String insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (?, ?, ?, ?)";
-        one(tx, insert, message.id(), number, customer, order.get("cents").asLong());
+        one(tx, insert, message.id(), order.number(), customer, order.cents());
         String enqueue = "SELECT outbox_enqueue_json('invoices', ?::jsonb, key => ?, kind => 'invoice.issued')";
-        one(tx, enqueue, JSON.writeValueAsString(Map.of("order", number)), customer);
+        one(tx, enqueue, JSON.writeValueAsString(Map.of("order", order.number())), customer);
     }
 
     public static void main(String[] arguments) throws Exception {

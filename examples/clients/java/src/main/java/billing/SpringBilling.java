@@ -1,6 +1,5 @@
 package billing;
 
-import com.fasterxml.jackson.databind.JsonNode;
 import java.time.LocalDate;
 import java.util.Map;
 import java.util.UUID;
@@ -148,16 +147,16 @@ public class SpringBilling {
         if (!message.kind().equals("order.placed")) {
             throw new Message.Reject("no handler for " + message.kind());
         }
-        JsonNode order = JdbcBilling.order(message);
-        String customer = order.get("customer").asText();
+        Order order = Order.read(message);
+        String customer = order.customer();
         if (!jdbc.queryForList("SELECT FROM blocked_customer WHERE name = ?", customer).isEmpty()) {
             throw new Message.Reject("customer " + customer + " is blocked");
         }
-        long number = order.get("order").asLong();
         String insert = "INSERT INTO invoice (message_id, order_id, customer, cents) VALUES (?, ?, ?, ?)";
-        jdbc.update(insert, message.id(), number, customer, order.get("cents").asLong());
+        jdbc.update(insert, message.id(), order.number(), customer, order.cents());
         String enqueue = "SELECT outbox_enqueue_json('invoices', ?::jsonb, key => ?, kind => 'invoice.issued')";
-        jdbc.queryForList(enqueue, JdbcBilling.JSON.writeValueAsString(Map.of("order", number)), customer);
+        String invoice = JdbcBilling.JSON.writeValueAsString(Map.of("order", order.number()));
+        jdbc.queryForList(enqueue, invoice, customer);
     }
 
     @Bean

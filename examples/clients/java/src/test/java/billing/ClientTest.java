@@ -386,6 +386,12 @@ abstract class ClientTest {
             assertEquals(texts(sent.get("headers")), found.headers(), why);
             assertArrayEquals(sent.get("payload_base64").binaryValue(), found.payload(), why);
         }
+        assertTrue(vectors.get("no_orders").size() > 10);
+        for (JsonNode it : vectors.get("no_orders")) {
+            Message message = changed(placed(order(), "ann").id(), it.get("payload").asText(), "ann");
+            assertEquals("rejected", apply(message), it.get("why").asText());
+            assertTrue(letter(message, "error").startsWith("the payload is no order"), letter(message, "error"));
+        }
         byte[] payload = String.valueOf(order()).getBytes();
         for (JsonNode it : vectors.get("unreadable")) {
             JsonNode form = it.get("rabbitmq");
