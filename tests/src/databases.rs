@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Pool, Postgres, Sqlite, SqliteConnection
 
 use crate::backends::Backend;
 use crate::copies;
-use crate::roles::Role;
+use crate::roles::{self, Role};
 use crate::stage::{Stage, random};
 use crate::trial::{Failure, Outcome};
 
@@ -241,6 +241,27 @@ impl Database<Postgres> {
             .await?;
         }
         Ok(())
+    }
+
+    /// Gives this database to a new user that may create roles but is no superuser, as in a cloud.
+    /// Returns it with that user as its administrator.
+    ///
+    /// # Errors
+    /// A statement failed: only a superuser may do this.
+    pub async fn given_to_an_owner(&self, stage: &Stage) -> Result<Self, Failure> {
+        let owner = stage.unique("owner");
+        let password = roles::PASSWORD;
+        self.execute(&format!(
+            "CREATE ROLE {owner} LOGIN NOSUPERUSER CREATEROLE PASSWORD '{password}';
+             ALTER DATABASE {} OWNER TO {owner}",
+            self.name()?
+        ))
+        .await?;
+        let superuser = self.clone();
+        let removal =
+            format!("REASSIGN OWNED BY {owner} TO CURRENT_USER; DROP OWNED BY {owner}; DROP ROLE {owner}");
+        stage.afterwards(format!("role {owner}"), async move { superuser.execute(&removal).await });
+        Self::at(stage, roles::url_of(&owner, &self.url)?)
     }
 
     /// Returns its name.

@@ -1,7 +1,8 @@
-//! RabbitMQ nodes of a test's own: two of one cluster, or one that accepts tokens. The task runner
-//! starts them as it starts the shared one, with their own folders and ports.
+//! RabbitMQ nodes of a test's own: two of one cluster, one that accepts tokens, or one with a
+//! memory alarm. The task runner starts them as it starts the shared one, with their own folders
+//! and ports.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
@@ -12,6 +13,9 @@ use crate::trial::{Failure, Outcome};
 
 /// The secret of the nodes of a cluster.
 const COOKIE: &str = "tests";
+
+/// Debian's program that controls a node. The one in `/usr/sbin` would act as another user.
+const CONTROL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
 
 /// A RabbitMQ node. It is stopped and removed with the stage.
 #[derive(Debug, Clone)]
@@ -98,6 +102,25 @@ impl RabbitmqNode {
     /// The task runner failed; the error holds its output.
     pub async fn crash(&self) -> Outcome {
         run(self.services()?.args(["stop", "rabbitmq", "--immediate"])).await
+    }
+
+    /// Sets the part of the machine's memory above which the node accepts no messages, `0` to `1`.
+    /// With `0` its memory alarm begins at once.
+    ///
+    /// # Errors
+    /// `rabbitmqctl` is missing or failed; the error holds its output.
+    pub async fn set_memory_limit(&self, part: &str) -> Outcome {
+        let program = if Path::new(CONTROL).is_file() { CONTROL } else { "rabbitmqctl" };
+        let home = self.folder.join("rabbitmq");
+        let mut command = Command::new(program);
+        command
+            .args(["--node", &format!("{}@localhost", self.name), "--erlang-cookie", COOKIE])
+            .args(["set_vm_memory_high_watermark", part])
+            .env("RABBITMQ_CONF_ENV_FILE", home.join("rabbitmq-env.conf"))
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("ERL_EPMD_PORT", self.name_server.to_string())
+            .env("HOME", home);
+        run(&mut command).await
     }
 
     fn services(&self) -> Result<Command, Failure> {

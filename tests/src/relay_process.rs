@@ -182,10 +182,7 @@ impl RelayProcess {
     /// # Errors
     /// The process has ended.
     pub fn memory_peak(&self) -> Result<u64, Failure> {
-        let pid = self.child.id().ok_or("the relay has ended")?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
-        Ok(peak.ok_or("the kernel tells no peak")?.parse::<u64>()? << 10)
+        memory_peak(self.child.id().ok_or("the relay has ended")?)
     }
 
     /// Waits until it has ended.
@@ -254,6 +251,16 @@ impl Drop for RelayProcess {
             writeln!(log, "--- {}: the test lets it go; {end}", OffsetDateTime::now_utc())
         });
     }
+}
+
+/// Returns the peak resident memory of a process in bytes.
+///
+/// # Errors
+/// The process has ended.
+pub fn memory_peak(pid: u32) -> Result<u64, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+    Ok(peak.ok_or("the kernel tells no peak")?.parse::<u64>()? << 10)
 }
 
 /// Lists the threads of a process, each with the kernel function it waits in. A program whose

@@ -9,7 +9,7 @@ use crate::backends::Backend;
 use crate::trial::{Failure, Outcome};
 
 /// The password of every user.
-const PASSWORD: &str = "outbox";
+pub(crate) const PASSWORD: &str = "outbox";
 
 /// A role that connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +44,15 @@ impl Role {
     /// # Errors
     /// The URL has no user.
     pub fn url(self, admin: &str) -> Result<String, Failure> {
-        let (scheme, rest) = admin.split_once("://").ok_or("no URL")?;
-        let (_, place) = rest.rsplit_once('@').ok_or("a URL without a user")?;
-        Ok(format!("{scheme}://{}:{PASSWORD}@{place}", self.user()))
+        url_of(self.user(), admin)
     }
+}
+
+/// Returns an administrator's URL with this user instead, whose password is that of all users.
+pub(crate) fn url_of(user: &str, admin: &str) -> Result<String, Failure> {
+    let (scheme, rest) = admin.split_once("://").ok_or("no URL")?;
+    let (_, place) = rest.rsplit_once('@').ok_or("a URL without a user")?;
+    Ok(format!("{scheme}://{user}:{PASSWORD}@{place}"))
 }
 
 const ALL: [Role; 5] = [Role::Producer, Role::Relay, Role::Consumer, Role::Service, Role::Observer];

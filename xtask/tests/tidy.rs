@@ -1,6 +1,6 @@
 //! Rules of style: words that a stranger finds by grep, comments that begin with their subject,
-//! short lines, few folders at the root, one public path for each name, named parameters, and no
-//! circles of modules.
+//! short lines, few folders at the root, one public path for each name, named parameters, no
+//! circles of modules, and seams and lists of public names that do not grow.
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -10,6 +10,10 @@ mod begins;
 mod circles;
 #[path = "tidy/modules.rs"]
 mod modules;
+#[path = "tidy/names.rs"]
+mod names;
+#[path = "tidy/seams.rs"]
+mod seams;
 
 use std::{
     fs,

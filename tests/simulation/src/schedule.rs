@@ -1,5 +1,7 @@
 //! One course of events, planned from a seed: processes, messages, and faults with their times.
 
+mod levels;
+
 use std::fmt;
 
 use message::MaxInFlightPerKey;
@@ -7,6 +9,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::fault::{Fault, FaultKind};
+
+pub use levels::{FACTORS, Factor};
 
 /// When all faults end, in milliseconds after the start.
 pub const HEALED_AT: u32 = 3_000;

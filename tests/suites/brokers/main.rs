@@ -5,6 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`target`] | the brokers as data, with the shared cases |
+//! | [`alarm`] | a memory alarm of RabbitMQ, during which it accepts no messages |
 //! | [`connecting`] | silent servers and wrong credentials |
 //! | [`wire`] | every field of `docs/wire.md`, as a plain client of each broker sees it |
 //! | [`foreign`] | messages of foreign producers and other libraries, as effects or dead letters of an inbox |
@@ -12,6 +13,7 @@
 //! | [`nodes`] | URLs that name two nodes of a RabbitMQ cluster, one of which stops |
 //! | [`queues`] | the SQS queue that a topic maps to |
 //! | [`kafka_group`] | promises to a member of a real Kafka group: pauses, rebalances, lost sessions, its start |
+//! | [`kafka_quota`] | clients of Kafka that a quota slows down |
 //! | [`transactions`] | Kafka's transactions as a reader of committed records sees them, and the marks that are found |
 //! | [`exactly_once`] | a whole relay that publishes in transactions, killed and stopped |
 //! | [`quorum`] | deliveries that RabbitMQ's quorum queues count |
@@ -23,10 +25,12 @@
 
 #![deny(dead_code, reason = "a case that no list names would never run")]
 
+mod alarm;
 mod connecting;
 mod exactly_once;
 mod foreign;
 mod kafka_group;
+mod kafka_quota;
 mod nodes;
 mod queues;
 mod quorum;
@@ -42,8 +46,8 @@ mod wire;
 
 tests::cases! {
     modules {
-        connecting, foreign, kafka_group, nodes, queues, quorum, rabbitmq, record_time, resubscribing, standby,
-        target, tokens, wire,
+        alarm, connecting, foreign, kafka_group, kafka_quota, nodes, queues, quorum, rabbitmq, record_time,
+        resubscribing, standby, target, tokens, wire,
     }
     // These take minutes: relays are killed, or stopped for as long as their lease lasts, and
     // broker transactions time out on a busy machine.

@@ -6,17 +6,20 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ::brokers::rabbitmq::{Admin, Config, Connector, QueueOptions, Subscriber, Unroutable};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use conformance::consuming::{WAIT, done, handle, ids, receive, within};
+use conformance::consuming::{BATCH, WAIT, done, handle, ids, receive, settle, within};
 use conformance::{relaying, sample};
 use harness::plain::rabbitmq::Rabbitmq;
 use lapin::BasicProperties;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use message::{Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, Ticket};
+use message::{
+    Connector as _, Fault, FaultScope, Message, Receipts, Submission, Subscription, SubscriptionError, Ticket,
+};
 use tests::{Backend, Failure, Outcome, Stage, brokers};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -25,8 +28,10 @@ tests::cases! { "{on}/{case}":
     rabbitmq {
         several_quorum_queues_are_read_side_by_side = several,
         a_stream_is_refused_by_name = stream,
+        a_queue_that_is_made_anew_as_a_stream_is_refused = became_a_stream,
         the_look_for_a_stream_takes_no_message_of_a_queue = out_of_a_stream,
         the_look_for_a_stream_keeps_the_order_of_a_backlog = backlog_out_of_a_stream,
+        the_look_for_a_stream_goes_on_when_a_call_is_dropped = interrupted_look,
         an_orderly_end_logs_no_error = orderly,
         what_no_queue_takes_passes_waits_or_is_dead_by_topic = unlistened,
     }
@@ -172,32 +177,76 @@ impl io::Write for Lines {
     }
 }
 
-/// Goal: a stream is refused as a queue, because it would be read from its end after every pause.
-/// Oracle: the operator's fault, with the queue's name.
-async fn stream(stage: Stage) -> Outcome {
-    let (config, queue) = (config()?, stage.unique("stream"));
+/// Declares a stream of this name.
+async fn declare_stream(name: &str) -> Outcome {
     let session = Rabbitmq::new(Backend::Rabbitmq.address()?).open().await?;
     let mut arguments = FieldTable::default();
     arguments.insert(ShortString::try_new("x-queue-type")?, AMQPValue::LongString("stream".into()));
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    session.channel.queue_declare(ShortString::try_new(queue.as_str())?, durable, arguments).await?;
-    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
-    let mut member: Box<dyn Subscription> = Subscriber::new(&config, [queue.clone()])?.subscribe().await?;
-    let sent = relaying::send(&Connector::new(&config)?, &sample::orders(&queue, 1, 1)?).await?;
+    session.channel.queue_declare(ShortString::try_new(name)?, durable, arguments).await?;
+    session.close().await
+}
+
+/// Publishes one message to a stream, and checks that a new session refuses to read it: the fault
+/// is the operator's, and the error has its name.
+async fn refuses_stream(subscriber: &Subscriber, config: &Config, name: &str) -> Outcome {
+    let mut member: Box<dyn Subscription> = subscriber.subscribe().await?;
+    let sent = relaying::send(&Connector::new(config)?, &sample::orders(name, 1, 1)?).await?;
     assert!(sent.refused.is_empty(), "{:?}", sent.refused);
-    let refused = within("the stream is refused", async {
+    let error = ended(&mut member).await?;
+    assert_eq!(error.fault(), Fault::Operator, "{error}");
+    assert!(error.to_string().contains(&format!("{name} is a stream")), "{error}");
+    Ok(())
+}
+
+/// Waits until a session that gets no message ends. Returns the reason.
+async fn ended(member: &mut Box<dyn Subscription>) -> Result<SubscriptionError, Failure> {
+    within("the session ends", async {
         loop {
             match member.receive(NonZeroUsize::MIN, WAIT).await {
                 Ok(none) if none.is_empty() => {}
-                Ok(_) => return Err("a stream was read as a queue".into()),
+                Ok(_) => return Err("a message was received".into()),
                 Err(error) => return Ok(error),
             }
         }
-    });
-    let error = refused.await?;
-    assert_eq!(error.fault(), Fault::Operator, "{error}");
+    })
+    .await
+}
+
+/// Goal: a stream is refused as a queue, because it would be read from its end after every pause.
+/// Oracle: the operator's fault, with the queue's name.
+async fn stream(stage: Stage) -> Outcome {
+    let config = config()?;
+    let queue = stage.unique("stream");
+    declare_stream(&queue).await?;
+    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
+    let subscriber = Subscriber::new(&config, [queue.clone()])?;
+    refuses_stream(&subscriber, &config, &queue).await
+}
+
+/// Goal: a queue is deleted under a session and declared again as a stream. The session ends, a new
+/// one waits for the queue, and once there is a stream it is refused as any other one. Oracle: the
+/// fault and the reason of each end.
+async fn became_a_stream(stage: Stage) -> Outcome {
+    let config = config()?;
+    let queue = stage.unique("remade");
+    let admin = Admin::connect(&config).await?;
+    admin.declare_queue(&queue, QueueOptions::default()).await?;
+    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
+    let subscriber = Subscriber::new(&config, [queue.clone()])?;
+    let mut member: Box<dyn Subscription> = subscriber.subscribe().await?;
+    let sent = relaying::send(&Connector::new(&config)?, &sample::orders(&queue, 1, 1)?).await?;
+    assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+    assert_eq!(handle(&mut member, 1).await?.len(), 1);
+    admin.delete_queue(&queue).await?;
+    let error = ended(&mut member).await?;
+    assert_eq!(error.fault(), Fault::Broker, "{error}");
     assert!(error.to_string().contains(&queue), "{error}");
-    Ok(())
+    let missing = subscriber.subscribe().await.err().ok_or("a queue that is gone is consumed")?;
+    assert!(missing.to_string().contains(&queue), "{missing}");
+    declare_stream(&queue).await?;
+    admin.close().await;
+    refuses_stream(&subscriber, &config, &queue).await
 }
 
 /// Makes messages as a shovel takes them out of a stream, with these numbers as payloads.
@@ -252,6 +301,40 @@ async fn backlog_out_of_a_stream(stage: Stage) -> Outcome {
         assert!(payloads.eq(expected), "quorum: {is_quorum}; they came in another order");
         member.close().await?;
     }
+    Ok(())
+}
+
+/// Goal: a consumer whose calls are dropped while it looks, because its handlers end meanwhile,
+/// leaves none of its looks behind: they would take what the real consumer has no room for. Oracle:
+/// the whole backlog comes, in its order.
+async fn interrupted_look(stage: Stage) -> Outcome {
+    const MANY: usize = 3_000;
+    let (config, queue) = (config()?.prefetch(20), stage.unique("interrupted"));
+    Admin::connect(&config).await?.declare_queue(&queue, QueueOptions::default()).await?;
+    brokers::remove_rabbitmq_queue(&stage, &config, &queue);
+    Rabbitmq::new(Backend::Rabbitmq.address()?).publish("", &queue, shovelled(0..MANY)).await?;
+    let subscriber = Subscriber::new(&config, [queue.clone()])?;
+    let mut member: Box<dyn Subscription> = subscriber.subscribe().await?;
+    let first = within("a delivery comes", async {
+        loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                received = member.receive(BATCH, WAIT) => return Ok(received?),
+            }
+        }
+    });
+    let mut received = first.await?;
+    settle(&mut member, &received).await?;
+    let left = MANY - received.len();
+    received.extend(handle(&mut member, left).await?);
+    let payloads = received.iter().map(|delivery| match &delivery.message {
+        Ok(message) => message.payload.clone(),
+        Err(malformed) => malformed.payload.clone(),
+    });
+    let expected = (0..MANY).map(|number| number.to_string());
+    assert!(payloads.eq(expected), "they came in another order");
+    member.close().await?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! A database server whose clock is wrong by days for a while.
 
+mod relay;
+
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +35,7 @@ tests::cases! { "clocks/{on}/{case}":
         a_server_that_is_days_ahead_ends_no_wait = waits,
         a_server_whose_clock_steps_back_keeps_every_backoff = steps_back,
     }
+    modules { relay }
 }
 
 /// The three parts of one process that remember: inbox, keys and sagas.

@@ -24,7 +24,7 @@ const LIMIT: usize = 32 << 10;
 const ENGINE: &str = "message_bytes_max = \"32KiB\"\noversize = \"chunk\"\n";
 
 /// A handler that writes the effect of an order, whose payload is readable only as a whole.
-struct Apply;
+pub(crate) struct Apply;
 
 #[async_trait]
 impl<DB: Dialect> Handler<DB> for Apply {

@@ -19,6 +19,7 @@ mod lag;
 mod late_topic;
 mod leadership;
 mod log_readers;
+mod memory;
 mod observability;
 mod page;
 mod rotation;
@@ -38,11 +39,14 @@ mod webhooks;
 tests::cases! {
     modules { chunks, commands, configuration, crashes, delivery, holding, leadership, sizes, webhooks }
     night modules {
-        environments, fan_out, inbox_dead, keys, lag, late_topic, log_readers, observability, page,
-        rotation, sagas, servers, silence, sqs_time, starting, tracing, verify,
+        environments, fan_out, inbox_dead, keys, lag, late_topic, log_readers, memory, observability,
+        page, rotation, sagas, servers, silence, sqs_time, starting, tracing, verify,
     }
 }
 
 fn main() -> std::process::ExitCode {
+    if let Some(ended) = memory::consumer() {
+        return ended;
+    }
     tests::run(trials())
 }

@@ -12,6 +12,7 @@ mod driver;
 mod exported;
 mod front;
 mod lists;
+mod memory;
 mod messages;
 mod proxied;
 mod replayed;
@@ -71,6 +72,7 @@ tests::cases! { "{case}":
         a_replay_from_the_page_sends_what_was_shown = replayed::run,
         held_messages_of_a_consumer_are_left_alone = consumer::held,
         long_lists_of_the_page_come_in_pieces = lists::pieces,
+        a_page_over_rows_larger_than_memory_keeps_its_own = memory::bounded,
         event_streams_of_the_page_are_bounded = lists::streams,
     }
     modules { browser, bulk }

@@ -1,6 +1,6 @@
 //! The databases of producers, consumers, sagas and their bank.
 
-/// The URLs of databases on one PostgreSQL server, or of SQLite files. They bypass every proxy.
+/// The URLs of databases on one PostgreSQL server, or of SQLite files, without a proxy in between.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Database {
     /// Business rows and outbox.

@@ -300,7 +300,10 @@ fn to_kafka(scene: &KafkaScene, sent: &[Sent]) -> Outcome {
             headers = headers.insert(Header { key, value: value.as_deref() });
         }
         let mut record = BaseRecord::<[u8], [u8]>::to(&scene.topic).headers(headers);
-        (record.key, record.payload) = (message.key.as_deref(), message.body.as_deref());
+        record.key = message.key.as_deref();
+        record.payload = message.body.as_deref();
+        // The time of a record may lie before 1970, as on a machine without a clock.
+        record.timestamp = message.properties.get("timestamp").and_then(Value::as_i64);
         producer.send(record).map_err(|(error, _)| error)?;
     }
     Ok(producer.flush(PATIENCE)?)

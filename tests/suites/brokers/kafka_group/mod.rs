@@ -1,5 +1,5 @@
 //! Promises to a member of a real Kafka group: pauses, rebalances, lost sessions, and the start of
-//! a group.
+//! a group. The publisher to its topic is here as well, where the topic changes under it.
 //!
 //! | module | contents |
 //! |---|---|
@@ -21,7 +21,10 @@ mod topics;
 
 tests::cases! { "kafka_group/{case}":
     // Kafka takes minutes to delete a topic when the machine is busy.
-    night anywhere + kafka { a_topic_that_is_made_anew_is_read_from_its_beginning = topics::made_anew }
+    night anywhere + kafka {
+        a_topic_that_is_made_anew_is_read_from_its_beginning = topics::made_anew,
+        a_publisher_begins_anew_in_a_topic_that_was_made_anew = topics::made_anew_under_a_publisher,
+    }
     anywhere + kafka {
         a_member_that_lost_its_session_while_paused_reads_everything = pausing::lost_session,
         partitions_that_come_during_a_pause_wait_for_room = pausing::members_come_and_go,

@@ -1,17 +1,23 @@
-//! Topics of a group that are recreated or missing.
+//! Topics that are recreated or missing, for a group and for a publisher.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use brokers::kafka::{Admin, GroupConfig, Start, Subscriber, TopicPlan};
-use message::MessageId;
+use brokers::kafka::{Admin, Connector, GroupConfig, Start, Subscriber, TopicPlan};
+use harness::plain::kafka::{Kafka, Reading};
+use message::{
+    Connector as _, Fault, FaultScope, Message, MessageId, Publisher, Receipts, Submission, Ticket,
+};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tests::{Backend, Failure, Outcome, Stage, eventually, eventually::when};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use conformance::consuming::{BATCH, WAIT, ids, settle, within};
+use conformance::facts::Order;
+use conformance::{relaying, sample};
 
 use super::member::{Group, Member};
 
@@ -54,6 +60,53 @@ pub(crate) async fn made_anew_unnoticed(stage: Stage) -> Outcome {
     let mut member = group.join(Start::Earliest).await?;
     member.handle(&second).await?;
     member.close().await
+}
+
+/// A publishing session and its receipts.
+struct Session {
+    publisher: Box<dyn Publisher>,
+    received: mpsc::UnboundedReceiver<message::Receipt>,
+}
+
+impl Session {
+    /// Publishes a message. Returns its outcome.
+    async fn publish(&mut self, message: &Message) -> Result<Result<(), message::PublishError>, Failure> {
+        let submission = Submission { ticket: Ticket(1), message: message.clone().into() };
+        self.publisher.submit(vec![submission]).await;
+        Ok(self.received.recv().await.ok_or("no receipt")?.outcome)
+    }
+}
+
+/// Goal: a topic is deleted and recreated under a publishing session that sends nothing meanwhile.
+/// The new topic does not know this producer and would accept any message as its first, so the
+/// session ends with this reason, and the next one publishes everything in order. Oracle: the end
+/// of the session and the answer to what is submitted afterwards; the records of the new topic, as
+/// a plain client reads them.
+pub(crate) async fn made_anew_under_a_publisher(stage: Stage) -> Outcome {
+    const MESSAGES: i64 = 20;
+    let group = Group::open(&stage, 1).await?;
+    let connector = Connector::new(group.config.clone())?;
+    let (receipts, received) = Receipts::channel();
+    let mut session = Session { publisher: connector.connect(receipts).await?, received };
+    let messages = sample::orders(&group.topic, 1, MESSAGES)?;
+    session.publish(&messages[0]).await??;
+    remake(&group).await?;
+    let ended = within("the session ends", async {
+        session.publisher.ended().await;
+        Ok(())
+    });
+    ended.await?;
+    let error = session.publish(&messages[0]).await?.err().ok_or("a session that is over has confirmed")?;
+    assert_eq!((error.fault(), error.scope()), (Fault::Broker, FaultScope::Session), "{error}");
+    assert!(error.to_string().contains("was deleted and recreated"), "{error}");
+
+    let sent = relaying::send(&connector, &messages).await?;
+    assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+    let reading = Reading::default().at_least(messages.len());
+    let records = Kafka::new(Backend::Kafka.address()?).read_all(&group.topic, reading).await?;
+    let payloads: Vec<Vec<u8>> =
+        records.iter().map(|record| record.payload().unwrap_or_default().to_vec()).collect();
+    sample::assert_holds(&payloads, &messages, Order::PerKey, sent.sessions == 1)
 }
 
 /// Deletes the topic of the group and recreates it.

@@ -1,19 +1,18 @@
 //! Combinations of features: each works alone, so every pair of them is tested together, all the
 //! way from producer to effect.
 
-mod pairs;
 mod scene;
 mod transactions;
 
 use libtest_mimic::Trial;
 use sqlx::{Postgres, Sqlite};
 use tests::trial::at_night;
-use tests::{Backend, Outcome, Stage, trial};
+use tests::{Backend, Outcome, Stage, pairs, trial};
 
 /// A feature and its levels. The first level is the default, or means that the feature is off.
 type Factor = (&'static str, &'static [&'static str]);
 
-const FACTORS: [Factor; 20] = [
+const FACTORS: [Factor; 22] = [
     ("producer", &["a transaction", "under a held key", "under a leased key", "into an adopted table"]),
     ("publishing", &["by confirmations", "in transactions"]),
     ("window of a key", &["one", "pipelined"]),
@@ -31,9 +30,11 @@ const FACTORS: [Factor; 20] = [
     ("message that its handler cannot do", &["none", "redriven", "discarded"]),
     ("tenants", &["none", "two"]),
     ("copies", &["none", "all again"]),
-    ("sagas", &["none", "one an effect"]),
+    ("sagas", &["none", "one an effect", "decided by operators"]),
     ("replay by command", &["none", "of all"]),
     ("crash of a consumer", &["none", "one"]),
+    ("retention", &["none", "of all that has left"]),
+    ("log", &["of this server", "of another server"]),
 ];
 
 fn levels() -> Vec<usize> {

@@ -28,7 +28,7 @@ use outbox::{NewMessage, Outbox};
 use outbox_log::admin::{ChosenEntry, Decision, LogAdmin, OperatorDecision};
 use outbox_log::{EntryId, ExceptionState, LogOptions, PauseScope, RelayName};
 use outbox_toolkit::Relay;
-use saga::{Run, Sagas, Started, Stop, WorkerOptions};
+use saga::{Run, SagaQuery, Sagas, Started, StepError, Stop, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use tests::eventually::when;
 use tests::relay_process::relay_on;
@@ -53,6 +53,10 @@ const CONSUMER: &str = "billing";
 const SAGA: &str = "follow-up";
 /// The key of the effects of messages that sagas send.
 const ANNOUNCED: u32 = KEYS + 1;
+/// The keys whose sagas need an operator.
+const RETRIED_KEY: u32 = 0;
+const SKIPPED_KEY: u32 = 1;
+const CANCELLED_KEY: u32 = 2;
 
 /// The number of messages of each key that wait in an old table when it is adopted. Later ones go
 /// through that table as well.
@@ -125,12 +129,45 @@ fn applying<DB: Dialect>(
     }
 }
 
+/// Returns the message that a saga sends.
+fn announcement(number: u32) -> NewMessage {
+    let order = Order { key: ANNOUNCED, place: number, fails: false, padding: String::new() };
+    NewMessage::new("a").kind("wanted").header("tenant", "t1").json(&order)
+}
+
 /// A saga of two steps. The second sends a message back to the consumer.
 async fn follow_up<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) -> Result<(), Stop> {
     let number = saga.step("number", async |_| Ok(key * OF_EACH_KEY + place)).await?;
     saga.step("announce", async |tx| {
-        let order = Order { key: ANNOUNCED, place: number, fails: false, padding: String::new() };
-        tx.enqueue(NewMessage::new("a").kind("wanted").header("tenant", "t1").json(&order)).await?;
+        tx.enqueue(announcement(number)).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// A saga that may need an operator: its first step fails until it is retried after a change, or
+/// until it is skipped, or the saga sleeps until it is cancelled. A cancelled one sends its message
+/// when it is undone, so each sends one.
+async fn decided_upon<DB: Dialect>(saga: &mut Run<DB>, (key, place): (u32, u32)) -> Result<(), Stop> {
+    let number: u32 = saga
+        .step("number", async |tx| {
+            let opened = DB::integers(&mut **tx, "SELECT count(*) FROM opened").await?;
+            match key {
+                RETRIED_KEY if opened == [0] => Err(StepError::retry("the office is closed")),
+                SKIPPED_KEY => Err(StepError::retry("the office does not know the number")),
+                _ => Ok(key * OF_EACH_KEY + place),
+            }
+        })
+        .undo(async |tx, number: &u32| {
+            tx.enqueue(announcement(*number)).await?;
+            Ok(())
+        })
+        .await?;
+    if key == CANCELLED_KEY {
+        saga.sleep("pause", Duration::from_secs(3_600)).await?;
+    }
+    saga.step("announce", async |tx| {
+        tx.enqueue(announcement(number)).await?;
         Ok(())
     })
     .await
@@ -206,7 +243,8 @@ impl<DB: Dialect> Scene<DB> {
         database
             .execute(&format!(
                 "CREATE TABLE effect (n {identity}, id text NOT NULL, key bigint NOT NULL, place bigint NOT NULL);
-                 CREATE TABLE healed (at text)"
+                 CREATE TABLE healed (at text);
+                 CREATE TABLE opened (at text)"
             ))
             .await?;
         if row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres {
@@ -229,8 +267,18 @@ impl<DB: Dialect> Scene<DB> {
             .with_outbox(Outbox::builder().limit(SizeLimit::CHUNKED).build());
         let mut options = WorkerOptions::default();
         options.poll_max = Duration::from_millis(20);
+        let is_decided = row.is("sagas", "decided by operators");
+        if is_decided {
+            options.attempts_max = 3;
+            options.backoff = SOON;
+        }
         let sagas = Sagas::builder(database.admin.clone(), Outbox::new()).options(options);
-        let sagas = sagas.saga(SAGA, 1, follow_up::<DB>).open().await?;
+        let sagas = if is_decided {
+            sagas.saga(SAGA, 1, decided_upon::<DB>)
+        } else {
+            sagas.saga(SAGA, 1, follow_up::<DB>)
+        };
+        let sagas = sagas.open().await?;
         let folder = stage.folder().to_owned();
         let transactions = Cluster::new(broker.clone());
         Ok(Self { row, database, broker, transactions, inbox, keys, sagas, folder, admins })
@@ -312,9 +360,8 @@ impl<DB: Dialect> Scene<DB> {
         Ok(Running { stop: Some(stop), task })
     }
 
-    async fn play(&self) -> Outcome {
-        let expected = self.enqueue().await?;
-        self.pause().await?;
+    /// Starts every relay of the row.
+    fn relays(&self) -> Result<Vec<Running>, Failure> {
         let mut relays = Vec::new();
         for (name, _) in &self.admins {
             relays.push(self.relay(name)?);
@@ -322,6 +369,13 @@ impl<DB: Dialect> Scene<DB> {
         if self.row.is("relays", "with a standby") {
             relays.push(self.relay(&self.admins[0].0)?);
         }
+        Ok(relays)
+    }
+
+    async fn play(&self) -> Outcome {
+        let expected = self.enqueue().await?;
+        self.pause().await?;
+        let mut relays = self.relays()?;
         let mut consumers = vec![self.consumer()?];
         if self.row.is("consumers", "two") {
             consumers.push(self.consumer()?);
@@ -336,6 +390,15 @@ impl<DB: Dialect> Scene<DB> {
             consumers.remove(0).crash().await;
             consumers.push(self.consumer()?);
         }
+        if self.is_rebased() {
+            for relay in relays.drain(..) {
+                relay.crash().await;
+            }
+            // As after a restore of the log into another cluster. The next relay repairs all
+            // cursors.
+            self.database.execute("UPDATE outbox_identity SET system_identifier = '1'").await?;
+            relays = self.relays()?;
+        }
         self.resume().await?;
         self.decided_until_done(&expected).await?;
         if self.row.is("replay by command", "of all") {
@@ -347,6 +410,9 @@ impl<DB: Dialect> Scene<DB> {
                 self.broker.replay(&topic);
             }
             self.decided_until_done(&expected).await?;
+        }
+        if self.has_retention() {
+            self.expire_all().await?;
         }
         for running in consumers.into_iter().chain(relays).chain([worker]) {
             running.stop().await?;
@@ -449,6 +515,35 @@ impl<DB: Dialect> Scene<DB> {
         again.acquired().map_or(Ok(()), |_| Err("a key was leased twice".into()))
     }
 
+    /// Returns whether the log comes from another server, which only PostgreSQL notices. A relay
+    /// that publishes in transactions refuses such a log until it starts over.
+    fn is_rebased(&self) -> bool {
+        self.row.is("log", "of another server")
+            && self.row.is("publishing", "by confirmations")
+            && DB::BACKEND == Backend::Postgres
+    }
+
+    fn has_retention(&self) -> bool {
+        self.row.is("retention", "of all that has left")
+    }
+
+    /// Removes all messages that every relay has passed, however young they are.
+    async fn expire(&self) -> Outcome {
+        let source = message::Source::new("/test")?;
+        let retention = outbox_log::retention::open(&self.database.url, source, LogOptions::default())?;
+        retention.expire(Duration::ZERO).await?;
+        Ok(())
+    }
+
+    /// Removes the whole log, which every relay has passed.
+    async fn expire_all(&self) -> Outcome {
+        eventually("retention has removed the log", || async {
+            self.expire().await?;
+            Ok(when(self.database.integer("SELECT count(*) FROM outbox_message").await? == 0))
+        })
+        .await
+    }
+
     /// Returns whether messages go into an adopted table, which only PostgreSQL supports.
     fn is_adopted(&self) -> bool {
         self.row.is("producer", "into an adopted table") && DB::BACKEND == Backend::Postgres
@@ -491,6 +586,9 @@ impl<DB: Dialect> Scene<DB> {
             pipeline.settings.chunking = self.splitter();
             let places = Places::new().outbox(&pipeline).connected_to(Arc::new(self.connector()));
             let planned = plan(&places, &operator, &ReplayFilter::default()).await?;
+            if planned.chosen == 0 && self.has_retention() {
+                continue;
+            }
             let report = planned.carry_out(&places, &signed, &ReplayOptions::default(), |_| ()).await?;
             if let Some(error) = report.error {
                 return Err(format!("the replay of {}: {error}", name.as_str()).into());
@@ -501,7 +599,7 @@ impl<DB: Dialect> Scene<DB> {
     }
 
     fn has_sagas(&self) -> bool {
-        self.row.is("sagas", "one an effect")
+        !self.row.is("sagas", "none")
     }
 
     fn worker(&self) -> Running {
@@ -544,7 +642,13 @@ impl<DB: Dialect> Scene<DB> {
     /// Decides about dead messages as an operator does, until every message is done.
     async fn decided_until_done(&self, expected: &BTreeSet<String>) -> Outcome {
         eventually("every message is done with", || async {
-            let is_quiet = self.decide_about_parked().await? && self.decide_about_letters().await?;
+            if self.has_retention() {
+                // Another session may have the log's lock. Then the next call removes the rows.
+                let _ = self.expire().await;
+            }
+            let has_ended = self.decide_about_sagas().await?;
+            let is_quiet =
+                self.decide_about_parked().await? && self.decide_about_letters().await? && has_ended;
             let is_done = self.effects().await?.iter().map(|(id, ..)| id).collect::<BTreeSet<_>>().len()
                 >= self.effects_len(expected);
             Ok(when(is_quiet && is_done && self.broker.is_drained() && self.is_passed().await?))
@@ -612,6 +716,32 @@ impl<DB: Dialect> Scene<DB> {
             }
         }
         Ok(is_quiet)
+    }
+
+    /// Retries, skips and cancels sagas that wait for a decision. Returns whether every saga has
+    /// ended.
+    async fn decide_about_sagas(&self) -> Result<bool, Failure> {
+        let by = Signature { actor: String::from("ann"), note: String::from("a test"), selection: None };
+        let open = self.sagas.list(&SagaQuery::open(100.try_into()?)).await?;
+        for outline in &open {
+            let waits_for = outline.waits_for.as_deref();
+            if outline.stuck_at.is_none() && waits_for != Some("pause") {
+                continue;
+            }
+            let Some((saga, _)) = self.sagas.show(&outline.id).await? else { continue };
+            let [key, place]: [u32; 2] = serde_json::from_str(&saga.input)?;
+            // A decision that comes too late is made again, or is no longer needed.
+            if outline.stuck_at.is_none() {
+                drop(self.sagas.cancel(&outline.id, &by).await);
+            } else if key == SKIPPED_KEY {
+                let number = serde_json::Value::from(key * OF_EACH_KEY + place);
+                drop(self.sagas.skip(&outline.id, "number", Some(&number), &by).await);
+            } else {
+                self.database.execute("INSERT INTO opened VALUES ('now')").await?;
+                drop(self.sagas.retry(&outline.id, &by).await);
+            }
+        }
+        Ok(open.is_empty())
     }
 
     /// Describes everything unfinished, to explain a failure.

@@ -29,6 +29,7 @@ tests::cases! { "inbox/held_redrives/{on}/{case}":
         a_dead_letter_without_a_tenant_can_become_a_held_one,
         another_payload_under_the_id_of_a_message_is_not_a_held_copy,
         other_payloads_under_one_id_count_no_process_as_ended,
+        a_held_message_whose_id_another_one_has_leaves_the_failures_of_that_one,
         a_message_whose_day_is_forgotten_is_not_held,
         a_held_message_is_compared_by_its_content,
         requests_that_cannot_be_read_block_no_others,
@@ -269,6 +270,34 @@ async fn other_payloads_under_one_id_count_no_process_as_ended<DB: TestDatabase>
     }
     assert_eq!(effects(database).await, ["0"]);
     assert_eq!(reasons(&dead_letters(&inbox).await), others.map(|payload| (payload, "key_reused")));
+}
+
+/// Goal: a held message that is refused in its turn, because another message has its id, takes none
+/// of that one's failures with it. Oracle: the failures before and after the turn.
+async fn a_held_message_whose_id_another_one_has_leaves_the_failures_of_that_one<DB: TestDatabase>(
+    database: &Database<DB>,
+) {
+    let inbox = database.inbox().await;
+    let (billing, scope) = (consumer("billing"), Tenant::none());
+    let held = keyed("k", "held");
+    dead(&inbox, &keyed("k", "before"), Reason::Rejected).await;
+    dead(&inbox, &held, Reason::Held).await;
+    // The record under its id is that of a message from elsewhere, which has failed.
+    let mut admin = database.admin.acquire().await.unwrap();
+    let of_another = "UPDATE inbox_message SET dead_letter = NULL, source = '/elsewhere' WHERE dead_letter = \
+        (SELECT id FROM inbox_dead_letter WHERE reason = 'held')";
+    DB::sql(&mut admin, of_another).await.unwrap();
+    drop(admin);
+    inbox.record_failure(&billing, &scope, held.id, "not yet", None).await.unwrap();
+    let noted = inbox.attempt(&billing, &scope, held.id).await.unwrap();
+    assert!(noted.is_some());
+    inbox.discard(of(&dead_letters(&inbox).await, "before").id, &signature()).await.unwrap();
+    let broker = Broker::new([]);
+    let running = start(holding(&inbox, &broker, Effect::works(), None));
+    let is_refused = async || reasons(&dead_letters(&inbox).await) == [("held", "key_reused")];
+    until("its turn is over", is_refused).await;
+    running.stop().await;
+    assert_eq!(inbox.attempt(&billing, &scope, held.id).await.unwrap(), noted, "its failures still count");
 }
 
 /// Goal: a message that cannot be held with an inbox row is not redriven automatically, because it

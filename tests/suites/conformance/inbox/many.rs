@@ -21,6 +21,7 @@ tests::cases! { "inbox/many/{on}/{case}":
         many_requests_get_the_answers_of_single_ones,
         requests_are_stored_in_the_given_order,
         requests_that_are_sent_twice_are_one_decision,
+        a_request_that_is_replaced_has_not_failed,
         many_are_discarded_in_one_transaction,
         a_letter_that_has_changed_is_left_as_it_is,
     }
@@ -170,6 +171,29 @@ async fn requests_that_are_sent_twice_are_one_decision<DB: TestDatabase>(databas
 
     let again = inbox.request_redrives(&seen(&ids, Reason::Poison), none, &decided()).await.unwrap();
     assert!(matches!(again[0], Ok(Requested::Now)), "another confirmation is another decision");
+}
+
+/// Goal: a decision whose requests another one replaced, before a consumer carried them out, is no
+/// failed one. Oracle: the results of both decisions.
+async fn a_request_that_is_replaced_has_not_failed<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let ids = [
+        store_dead_letter(&inbox, &message("one"), Reason::Poison).await,
+        store_dead_letter(&inbox, &message("two"), Reason::Poison).await,
+    ];
+    let seen = seen(&ids, Reason::Poison);
+    let late = RedriveOptions::default().accept_late(true);
+    let [first, second] = [decided(), decided()];
+    for (options, decided) in [(RedriveOptions::default(), &first), (late, &second)] {
+        let answers = inbox.request_redrives(&seen, options, decided).await.unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Requested::Now))), "{answers:?}");
+    }
+    let first = inbox.decision(first.id, None).await.unwrap().unwrap();
+    assert_eq!((first.waiting, first.failed, first.replaced, first.closed.len()), (0, 0, 2, 0));
+    let second = inbox.decision(second.id, None).await.unwrap().unwrap();
+    assert_eq!((second.waiting, second.failed, second.replaced), (2, 0, 0));
+    let replaced = inbox.decisions(NonZeroU32::MIN.saturating_add(9)).await.unwrap();
+    assert_eq!(replaced.iter().filter(|decision| decision.subject.is_replaced()).count(), 2);
 }
 
 /// Goal: discards share a transaction, and a missing dead letter does not stop the others. Oracle:

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use crate::inbox::chunks::chunks_of;
 use crate::inbox::database::{Database, TestDatabase};
-use crate::inbox::{consumer, json, message, message_of};
+use crate::inbox::dead_letters::store_dead_letter;
+use crate::inbox::{consumer, json, keyed, message, message_of};
 use inbox::{
     Admission, AdmitError, ConfirmError, DeadLetterQuery, Gathered, Inbox, OpenError, PayloadComparison,
-    Refusal, Tenant,
+    Reason, Refusal, Tenant,
 };
 use message::Message;
 use migrations::Dialect as Name;
@@ -23,6 +24,7 @@ tests::cases! { "inbox/retention/{on}/{case}":
         options_out_of_bounds_are_refused,
         an_operator_does_not_begin_the_memory_of_an_inbox,
         a_part_of_maintenance_that_fails_keeps_no_other_back,
+        failures_of_what_took_effect_are_forgotten,
         a_missing_schema_says_what_to_run,
     }
     on_postgres {
@@ -200,6 +202,26 @@ pub(super) async fn a_part_of_maintenance_that_fails_keeps_no_other_back<DB: Tes
     assert!(failures() > before);
     let left = inbox.attempt(&consumer("billing"), &Tenant::none(), id).await.unwrap();
     assert_eq!(left, None, "purged all the same");
+}
+
+/// Goal: the failures of a message do not stay behind for as long as the inbox remembers, when a
+/// process applied it that had no reason to look for them: its delivery was not marked as one that
+/// comes again, as after a restart with Kafka. Oracle: what maintenance removes; the failures of a
+/// held message and of one without an effect still count.
+async fn failures_of_what_took_effect_are_forgotten<DB: TestDatabase>(database: &Database<DB>) {
+    let inbox = database.inbox().await;
+    let (billing, scope) = (consumer("billing"), Tenant::none());
+    let [applied, held, waiting] = ["applied", "held", "waiting"].map(|payload| keyed(payload, payload));
+    store_dead_letter(&inbox, &held, Reason::Held).await;
+    for failed in [&applied, &held, &waiting] {
+        inbox.record_failure(&billing, &scope, failed.id, "not yet", None).await.unwrap();
+    }
+    assert!(consume(&inbox, &applied).await.unwrap());
+    let is_noted =
+        async |message: &Message| inbox.attempt(&billing, &scope, message.id).await.unwrap().is_some();
+    assert!(is_noted(&applied).await, "nothing has looked for it");
+    assert_eq!(inbox.maintain().await.unwrap().attempts_purged, 1);
+    assert!(!is_noted(&applied).await && is_noted(&held).await && is_noted(&waiting).await);
 }
 
 /// Goal: an operator who views an inbox before its first consumer does not determine how far back

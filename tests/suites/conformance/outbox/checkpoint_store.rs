@@ -12,7 +12,7 @@ use outbox_log::read_only::ReadOnly;
 use outbox_log::reconcile::{self, Stage};
 use outbox_log::{
     Acquired, BrokerTrouble, Cursor, DueKind, EntryId, Exception, ExceptionChange, ExceptionState, Fenced,
-    HeldAsk, LogOptions, PageLimit, Parked, PauseScope,
+    HeldAsk, LogOptions, PageLimit, Parked, PauseScope, StuckPage,
 };
 
 use crate::outbox::rows::{due as all_due, insert, zeros};
@@ -32,6 +32,7 @@ tests::cases! { "outbox/checkpoint_store/{on}/{case}":
         held_entries_are_read_by_their_key_in_pages,
         a_scheduled_entry_is_due_at_its_own_time_however_late_it_is_parked,
         the_last_change_of_an_entry_counts,
+        only_what_blocks_its_key_is_read_at_a_takeover,
         operators_decide_about_dead_entries_only,
         operators_decide_about_entries_that_are_retried_for_them,
         a_checkpoint_brings_no_discarded_entry_back,
@@ -171,7 +172,7 @@ async fn a_fenced_holder_changes_nothing<DB: TestDialect>(db: &Database<DB>) {
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &park).await.unwrap(), Fenced::Lost);
     assert_eq!(a.checkpoint(zombie.epoch, &follower.cursor(), &[]).await.unwrap(), Fenced::Lost);
     assert_eq!(a.release(zombie.epoch).await.unwrap(), Fenced::Lost);
-    assert_eq!(db.reader().await.stuck(EntryId(0), 10).await.unwrap(), []);
+    assert_eq!(db.reader().await.stuck(EntryId(0), 10, true).await.unwrap(), StuckPage::default());
     let (_, stored) = granted(&mut b).await;
     assert_eq!(stored, cursor);
     assert_eq!(b.checkpoint(lease.epoch, &cursor, &[]).await.unwrap(), Fenced::Lost);
@@ -261,10 +262,10 @@ async fn exceptions_come_back_when_they_are_due<DB: TestDialect>(db: &Database<D
     let third = reader.read_due(DueKind::Retrying, second.position, one).await.unwrap();
     assert_eq!((third.exceptions.len(), third.exhausted, third.position), (0, true, second.position));
 
-    let stuck = reader.stuck(EntryId(0), 10).await.unwrap();
-    assert_eq!(stuck.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 4, 99]);
-    let page = reader.stuck(EntryId(1), 1).await.unwrap();
-    assert_eq!(page.iter().map(|e| e.id.0).collect::<Vec<_>>(), [4]);
+    let stuck = reader.stuck(EntryId(0), 10, true).await.unwrap();
+    assert_eq!(stuck.exceptions.iter().map(|e| e.id.0).collect::<Vec<_>>(), [1, 4, 99]);
+    let page = reader.stuck(EntryId(1), 1, true).await.unwrap();
+    assert_eq!(page.exceptions.iter().map(|e| e.id.0).collect::<Vec<_>>(), [4]);
 
     let resolve = [ExceptionChange::Resolve(EntryId(1)), ExceptionChange::Resolve(EntryId(99))];
     assert_eq!(checkpoint_store.checkpoint(epoch, &cursor, &resolve).await.unwrap(), Fenced::Held);
@@ -394,8 +395,41 @@ async fn the_last_change_of_an_entry_counts<DB: TestDialect>(db: &Database<DB>) 
         park(2, ExceptionState::Dead),
     ];
     with_parked(db, &changes).await;
-    let stuck = db.reader().await.stuck(EntryId(0), 10).await.unwrap();
+    let stuck = db.reader().await.stuck(EntryId(0), 10, true).await.unwrap().exceptions;
     assert_eq!(stuck.iter().map(|e| (e.id.0, e.state)).collect::<Vec<_>>(), [(2, ExceptionState::Dead)]);
+}
+
+/// Goal: a relay that takes over is given only what blocks a key: no dead entry without a key, and
+/// with the policy `pass` none at all. Oracle: the ids in the answers, and the id at which each
+/// step of the walk ended, whatever it found.
+async fn only_what_blocks_its_key_is_read_at_a_takeover<DB: TestDialect>(db: &Database<DB>) {
+    let park = |id, key: Option<&str>, state| {
+        ExceptionChange::Park(Parked { key: key.map(str::to_owned), ..parked(id, state, None) })
+    };
+    let changes = [
+        park(1, None, ExceptionState::Dead),
+        park(2, Some("a"), ExceptionState::Dead),
+        park(3, None, ExceptionState::Retrying),
+        park(4, Some("b"), ExceptionState::Retrying),
+        park(5, Some("b"), ExceptionState::Held),
+    ];
+    with_parked(db, &changes).await;
+    let mut reader = db.reader().await;
+    for (dead_blocks, blocking) in [(true, vec![2, 4]), (false, vec![4])] {
+        let all = reader.stuck(EntryId(0), 5, dead_blocks).await.unwrap();
+        assert_eq!(all.exceptions.iter().map(|e| e.id.0).collect::<Vec<_>>(), blocking);
+        assert_eq!(all.next, None);
+        let mut found = Vec::new();
+        let mut ends = Vec::new();
+        let mut next = Some(EntryId(0));
+        while let Some(after) = next {
+            let page = reader.stuck(after, 1, dead_blocks).await.unwrap();
+            found.extend(page.exceptions.iter().map(|e| e.id.0));
+            ends.extend(page.next.map(|id| id.0));
+            next = page.next;
+        }
+        assert_eq!((found, ends), (blocking, vec![1, 2, 3, 4]));
+    }
 }
 
 async fn operators_decide_about_dead_entries_only<DB: TestDialect>(db: &Database<DB>) {

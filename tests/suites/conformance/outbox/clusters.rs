@@ -227,7 +227,7 @@ async fn a_client_that_a_pooler_keeps_through_a_crash_trusts_no_mark_of_before(s
         kept_reader.read_due(DueKind::Retrying, None, SMALL).await.err(),
         kept_reader.read_held(&[ask], SMALL).await.err(),
         kept_reader.held_queues(None, 10).await.err(),
-        kept_reader.stuck(EntryId::default(), 10).await.err(),
+        kept_reader.stuck(EntryId::default(), 10, true).await.err(),
     ];
     for (place, error) in refused.into_iter().enumerate() {
         assert!(error.is_some(), "call {place} was answered");

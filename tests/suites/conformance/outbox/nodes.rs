@@ -67,7 +67,7 @@ async fn node<DB: TestDialect>(db: &Database<DB>, clock: &Hands) -> NodeIds {
     NodeIds::open(db.pool.clone(), NodeOptions::default().clock(clock.clone())).await.unwrap()
 }
 
-/// Ends the lease of a number, as the database sees it.
+/// Sets the end of a node number's lease to a time that has passed.
 async fn lapse<DB: TestDialect>(db: &Database<DB>, number: u16) {
     let past = match DB::DIALECT {
         Kind::Postgres => "clock_timestamp() - interval '1 second'",

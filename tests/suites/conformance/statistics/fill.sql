@@ -36,5 +36,7 @@ INSERT INTO saga (type, id, version, input, wake_at, state)
 SELECT 'refund', 'old-' || n, 1, '1', now() - interval '1 hour', 'running' FROM generate_series(1, {rows} / 2) n;
 INSERT INTO saga_step (type, id, name, position, kind, state, undo, result)
 SELECT 'checkout', 'old-' || n, 'pay', 1, 'step', 'done', 'none', '1' FROM generate_series(1, {rows}) n;
+INSERT INTO saga_reply (type, id, step, payload)
+SELECT 'checkout', 'old-' || n, 'ship', '1' FROM generate_series(1, {rows}) n;
 INSERT INTO saga_audit (actor, note, action, type, id)
 SELECT 'ann', 'a bad week', 'retry', 'checkout', 'old-' || n FROM generate_series(1, {rows}) n;

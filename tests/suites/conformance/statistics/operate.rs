@@ -19,13 +19,13 @@ use super::CONSUMER;
 
 /// Number of repetitions of each query: from the sixth execution on, PostgreSQL may keep a generic
 /// plan.
-const TIMES: usize = 7;
+pub(super) const TIMES: usize = 7;
 
-fn signature() -> Signature {
+pub(super) fn signature() -> Signature {
     Signature { actor: String::from("ann"), note: String::from("a test"), selection: None }
 }
 
-fn many() -> NonZeroU32 {
+pub(super) fn many() -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(99)
 }
 
@@ -82,6 +82,9 @@ pub(super) async fn inbox(database: &Database<Postgres>, inbox: &Inbox<Postgres>
             let seen: Vec<SeenLetter> = chosen.iter().map(seen).take(50).collect();
             let decided = ManyDecided { signature: signature(), id: Uuid::now_v7() };
             drop(inbox.request_redrives(&seen, RedriveOptions::default(), &decided).await?);
+            let again = ManyDecided { signature: signature(), id: Uuid::now_v7() };
+            let late = RedriveOptions::default().accept_late(true);
+            drop(inbox.request_redrives(&seen, late, &again).await?);
             drop(inbox.discard_all(&seen[..seen.len().min(5)], &decided).await?);
             drop(inbox.decision(decided.id, filter.consumer.as_ref()).await?);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use brokers::memory::Broker;
+use bytes::Bytes;
 use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use inbox::{
     AfterDeadLetter, Backoff, Consumer, DeadLetterQuery, HandlerError, Inbox, RedriveOptions, Signature, Tx,
@@ -16,7 +17,7 @@ use tests::{Database, Failure, Outcome, eventually};
 
 use super::CONSUMER;
 
-fn order(key: &str, payload: &'static str) -> Result<Message, Failure> {
+pub(super) fn order(key: &str, payload: impl Into<Bytes>) -> Result<Message, Failure> {
     let message = Message::new(Topic::new("orders")?, EventType::new("order.placed")?, payload);
     Ok(message.with_key(OrderingKey::new(key)?))
 }

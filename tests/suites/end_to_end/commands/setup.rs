@@ -1,8 +1,11 @@
-//! From nothing to a running relay: `relay init`, `check`, `config show`, `config schema`, `man`.
+//! From nothing to a running relay: `relay init`, `check`, `config show`, `config schema`, `man`,
+//! and the job of the chart.
 
-use sqlx::{Postgres, Sqlite};
+use std::sync::Arc;
+
+use sqlx::{Connection as _, PgConnection, Postgres, Sqlite};
 use tests::relay_process::Config;
-use tests::{Backend, Database, Outcome, Stage};
+use tests::{Backend, Broker, Cluster, Database, Dialect, Failure, Outcome, RelayProcess, Stage};
 
 use super::Ran;
 
@@ -16,7 +19,16 @@ tests::cases! { "setup/{case}/{on}":
         man_pages_and_completions_name_every_command = man_pages,
     }
     anywhere, if no_package_is_there { the_configuration_is_where_packages_put_it = default_places }
+    night postgres rabbitmq + xtask { the_job_of_the_chart_prepares_an_empty_database = job }
 }
+
+/// The chart's job, and the values that it has by default.
+const JOB: &str = include_str!("../../../../relay/packaging/helm/outbox-relay/templates/migrate.yaml");
+const VALUES: &str = include_str!("../../../../relay/packaging/helm/outbox-relay/values.yaml");
+
+/// The owner of the database, and the password of all users.
+const OWNER: &str = "orders_owner";
+const PASSWORD: &str = "outbox";
 
 /// The configuration of an installed package.
 const INSTALLED: &str = "/etc/relay/relay.toml";
@@ -153,4 +165,62 @@ async fn man_pages(stage: Stage) -> Outcome {
         assert!(script.out.contains("doctor") && script.out.contains("init"), "{shell}");
     }
     Ok(())
+}
+
+/// Returns the arguments of the job's containers, in the order in which these run.
+fn steps_of_the_job() -> Result<Vec<Vec<String>>, Failure> {
+    let defaults = VALUES.split("\nmigrate:\n").nth(1).ok_or("the chart has no values for its job")?;
+    assert!(defaults.contains("\n  args: []\n"), "the chart adds arguments: {defaults}");
+    let first = JOB.find("      initContainers:\n").ok_or("the job has no container that runs first")?;
+    let then = JOB.find("      containers:\n").ok_or("the job has no container that runs then")?;
+    assert!(first < then, "{JOB}");
+    let lists = JOB.lines().filter_map(|line| line.trim().strip_prefix("args: {{ concat (list "));
+    let words = |list: &str| {
+        let (words, rest) = list.split_once(')').unwrap_or_default();
+        assert_eq!(rest, " .Values.migrate.args | toJson }}", "{list}");
+        words.split_whitespace().map(|word| word.trim_matches('"').to_owned()).collect()
+    };
+    let steps: Vec<Vec<String>> = lists.map(words).collect();
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    Ok(steps)
+}
+
+/// Goal: with an owner that may create roles but is no superuser, the job of the chart turns an
+/// empty database into one on which a relay runs with the role that the job made. An upgrade, which
+/// repeats the job, changes nothing. Oracle: exit codes; a plain client finds in the topic what a
+/// producer with its role has enqueued. The case has its own server, because the roles have their
+/// standard names.
+async fn job(stage: Stage, broker: Arc<dyn Broker>) -> Outcome {
+    let cluster = Cluster::start(&stage, &[]).await?;
+    let owner = format!("CREATE ROLE {OWNER} LOGIN NOSUPERUSER CREATEROLE PASSWORD '{PASSWORD}'");
+    cluster.execute(&owner).await?;
+    cluster.execute(&format!("CREATE DATABASE orders OWNER {OWNER}")).await?;
+    let url = |user: &str| format!("postgres://{user}:{PASSWORD}@{}/orders", cluster.address());
+    let steps = steps_of_the_job()?;
+    for step in [&steps[..], &steps].concat() {
+        let arguments: Vec<&str> = step.iter().map(String::as_str).collect();
+        Ran::on(&url(OWNER), &arguments).await?.done()?;
+    }
+    let mut owner = PgConnection::connect(&url(OWNER)).await?;
+    for (user, role) in [("orders_relay", "outbox_relay"), ("orders_shop", "outbox_producer")] {
+        let login = format!("CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}' IN ROLE {role}");
+        <Postgres as Dialect>::execute(&mut owner, &login).await?;
+    }
+    owner.close().await?;
+
+    let topic = broker.topic_name("orders");
+    broker.create_topic(&topic).await?;
+    let config = Config::write(&stage, "orders", &url("orders_relay"), broker.as_ref(), "")?;
+    let relay = RelayProcess::start(&stage, &config)?;
+    let mut shop = PgConnection::connect(&url("orders_shop")).await?;
+    let sent: Vec<String> = (0..20).map(|number| format!("order {number}")).collect();
+    for payload in &sent {
+        <Postgres as Dialect>::append(&mut shop, &topic, "customer-7", payload).await?;
+    }
+    shop.close().await?;
+    let records = broker.drain(&topic, sent.len()).await?;
+    let arrived: Vec<_> =
+        records.iter().map(|record| String::from_utf8_lossy(&record.payload).into_owned()).collect();
+    assert_eq!(arrived, sent);
+    relay.stop().await
 }

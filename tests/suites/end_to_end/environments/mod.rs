@@ -1,13 +1,15 @@
 //! One short path through everything, on databases with settings found in practice: producer,
 //! relay, consumer, idempotency key, saga, and a proof that no message is missing.
 
+mod gone;
 mod hosts;
+mod moved;
 mod private;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use idempotency::{ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
+use idempotency::{Claim, ClaimOptions, Claimed, Ending, IdempotencyKeys, KeyId, KeyOptions};
 use libtest_mimic::Trial;
 use message::Fingerprint;
 use migrations::{Line, Migrator};
@@ -36,21 +38,38 @@ struct Environment {
     settings: &'static [(&'static str, &'static str)],
     /// Whether the database also has the tables of consumers, keys and sagas.
     has_every_line: bool,
+    /// Whether the tables are made, and the rights granted, by a superuser.
+    has_superuser: bool,
+}
+
+impl Environment {
+    const AS_INSTALLED: Self = Self {
+        name: "as_it_is_installed",
+        create: "",
+        settings: &[],
+        has_every_line: true,
+        has_superuser: true,
+    };
 }
 
 /// Returns an environment that differs only in its settings.
 const fn set(name: &'static str, settings: &'static [(&'static str, &'static str)]) -> Environment {
-    Environment { name, create: "", settings, has_every_line: true }
+    Environment { name, settings, ..Environment::AS_INSTALLED }
 }
 
 /// Returns an environment that differs only in how it was created.
 const fn made(name: &'static str, create: &'static str) -> Environment {
-    Environment { name, create, settings: &[], has_every_line: true }
+    Environment { name, create, ..Environment::AS_INSTALLED }
 }
 
 /// Returns an environment whose encoding cannot store every text, so that it has only an outbox.
 const fn narrow(name: &'static str, create: &'static str) -> Environment {
-    Environment { name, create, settings: &[], has_every_line: false }
+    Environment { name, create, has_every_line: false, ..Environment::AS_INSTALLED }
+}
+
+/// Returns an environment without a superuser, as in a cloud: its owner may create roles.
+const fn owned(name: &'static str) -> Environment {
+    Environment { name, has_superuser: false, ..Environment::AS_INSTALLED }
 }
 
 /// The lease where idle sessions are limited. It is renewed every 3 s, so the session of the lease
@@ -60,8 +79,9 @@ const RENEWED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Each setting alone, so that a failure names its cause. Limits are as tight as a careful
 /// administrator sets them.
-static ENVIRONMENTS: [Environment; 35] = [
-    set("as_it_is_installed", &[]),
+static ENVIRONMENTS: [Environment; 36] = [
+    Environment::AS_INSTALLED,
+    owned("without_a_superuser"),
     set("read_uncommitted", &[("default_transaction_isolation", "read uncommitted")]),
     set("read_committed", &[("default_transaction_isolation", "read committed")]),
     set("repeatable_read", &[("default_transaction_isolation", "repeatable read")]),
@@ -105,7 +125,7 @@ static NEW: [Environment; 2] = [
 ];
 
 tests::cases! {
-    modules { hosts, private }
+    modules { gone, hosts, moved, private }
     also { environments() }
 }
 
@@ -129,7 +149,12 @@ impl Environment {
     }
 
     async fn database(&self, stage: &Stage) -> Result<Database<Postgres>, Failure> {
-        let database = Database::<Postgres>::empty_with(stage, self.create).await?;
+        let mut database = Database::<Postgres>::empty_with(stage, self.create).await?;
+        if !self.has_superuser {
+            database = database.given_to_an_owner(stage).await?;
+            let superusers = "SELECT count(*) FROM pg_roles WHERE rolname = current_user AND rolsuper";
+            assert_eq!(database.integer(superusers).await?, 0);
+        }
         let version = database.integer("SELECT current_setting('server_version_num')::bigint").await?;
         for (setting, value) in self.settings {
             // The setting's name before PostgreSQL 16.
@@ -210,18 +235,27 @@ async fn rested(database: &Database<Postgres>) -> Outcome {
 
 /// Checks that a request with a key runs once, and that a repetition gets the stored outcome.
 async fn key(database: &Database<Postgres>) -> Outcome {
-    let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
-    let id = KeyId::of_texts("tenant-1", "charge", "İ-ß-7")?;
-    let fingerprint = Fingerprint::of_parts("charge", "", b"1250");
-    let options = ClaimOptions::default();
-    let Claimed::Acquired(claim) = keys.claim(&id, fingerprint, &options).await? else {
+    let Claimed::Acquired(claim) = claimed(database).await? else {
         return Err("the key was not free".into());
     };
     claim.complete(Ending::Succeeded, b"charged").await?;
-    match keys.claim(&id, fingerprint, &options).await? {
+    repeated_key(database).await
+}
+
+/// Checks that a repetition of that request gets the stored outcome.
+async fn repeated_key(database: &Database<Postgres>) -> Outcome {
+    match claimed(database).await? {
         Claimed::Replay(replay) if replay.outcome == b"charged"[..] => Ok(()),
         other => Err(format!("not the stored outcome: {other:?}").into()),
     }
+}
+
+/// Claims the key of that request.
+async fn claimed(database: &Database<Postgres>) -> Result<Claimed<Claim<Postgres>>, Failure> {
+    let keys = IdempotencyKeys::open(database.service.clone(), KeyOptions::default()).await?;
+    let id = KeyId::of_texts("tenant-1", "charge", "İ-ß-7")?;
+    let fingerprint = Fingerprint::of_parts("charge", "", b"1250");
+    Ok(keys.claim(&id, fingerprint, &ClaimOptions::default()).await?)
 }
 
 /// Checks that a saga of two steps finishes.

@@ -175,7 +175,9 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "statements.held", "", MANY, 0, s("500,1000000,'main','{kkey-3,kkey-4}','{5,6}',NULL"));
     add(Relay, "statements.held", "nothing", 2, 0, format!("500,1000000,'main','{{kkey-35,kkey-3a}}','{{{LOG},1}}',NULL"));
     add(Relay, "statements.held_queues", "", 40, 0, s("'main','',100,NULL"));
-    add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL"));
+    add(Relay, "statements.stuck", "", 100, 0, s("'main',0,100,NULL,true"));
+    // It walks over as many rows, and does not go on until it has found as many.
+    add(Relay, "statements.stuck", "dead entries block nothing", 100, 0, s("'main',0,100,NULL,false"));
     add(Relay, "statements.acquire", "", 1, 0, s("'main','b',30,'{}',NULL,NULL,'b'"));
     add(Relay, "statements.holder", "", 1, 0, s("'main'"));
     add(Relay, "statements.left_relays", "", 10, 0, s("'main'"));
@@ -338,6 +340,10 @@ pub(super) fn cases(f: &Fixture) -> Vec<Case> {
     add(Relay, "reconcile.find", "", MANY, 0, format!("{cursor},{parked}"));
     add(Relay, "reconcile.cursor", "", 1, 0, s("'main'"));
     add(Relay, "reconcile.first", "", 1, 0, s(""));
+
+    // The latest 10,000 messages.
+    add(Plain, "doctor.topics", "", 10_000, 0, s(""));
+    add(Plain, "doctor.unread", "", 1, 0, s(""));
 
     add(Plain, "retention.LIST", "", 8, 0, s("60"));
     add(Plain, "retention.FORGET_DECISIONS", "", 1, 0, s("34560000,1000"));

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 /// Two pairs of a factor and its level.
-type Pair = ((usize, usize), (usize, usize));
+pub type Pair = ((usize, usize), (usize, usize));
 
 /// Returns every pair for factors with these numbers of levels.
-pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
+#[must_use]
+pub fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
     let of = |factor: usize| (0..levels[factor]).map(move |level| (factor, level));
     let later = |factor: usize| (factor + 1..levels.len()).flat_map(of);
     (0..levels.len())
@@ -16,13 +17,14 @@ pub(super) fn pairs(levels: &[usize]) -> BTreeSet<Pair> {
 }
 
 /// Returns the pairs of one row.
-pub(super) fn met(row: &[usize]) -> impl Iterator<Item = Pair> {
+pub fn met(row: &[usize]) -> impl Iterator<Item = Pair> {
     let at = |factor: usize| (factor, row[factor]);
     (0..row.len()).flat_map(move |one| (one + 1..row.len()).map(move |other| (at(one), at(other))))
 }
 
 /// Returns rows that cover all pairs, each with a level for every factor.
-pub(super) fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
+#[must_use]
+pub fn rows(levels: &[usize]) -> Vec<Vec<usize>> {
     let mut missing = pairs(levels);
     let mut rows = Vec::new();
     while let Some(((one, first), (other, second))) = missing.first().copied() {
