@@ -281,7 +281,7 @@ impl InHeaders {
             return Ok(at);
         }
         time_of(&format!("the header {name} of {}", self.name), text).map_err(|error| {
-            // Others may write these marks as well, so the message is one of theirs.
+            // Other frameworks may write the same marks: the message may be one of theirs.
             if self.beside.is_empty() { error } else { Unmapped::other_form(error.to_string()) }
         })
     }
