@@ -16,6 +16,7 @@
 //! | `subscription.rs` | [`Subscriber`]: consumes a queue |
 //! | `receive.rs` | one receive request |
 //! | `settle.rs` | deleting, releasing and extending deliveries |
+//! | `throttle.rs` | makes requests again that SQS throttles |
 //! | `wire.rs` | message to CloudEvent in JSON and back |
 //! | `fault.rs` | classifies the SDK's errors |
 //! | `inspect.rs` | the attributes of the queues, for `relay doctor` |
@@ -78,6 +79,7 @@ mod receive;
 mod send;
 mod settle;
 mod subscription;
+mod throttle;
 pub(crate) mod wire;
 
 pub use admin::Admin;

@@ -10,14 +10,21 @@ use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName};
 use tokio::time::Instant;
 
 use super::fault::Failure;
+use super::throttle::{THROTTLED_MAX, patiently};
 
 /// Maximum messages of one receive request (SQS quota).
 pub(super) const RECEIVE_MAX: usize = 10;
 
+/// The end of a request for this many messages.
+pub(super) struct Answer {
+    pub(super) asked: usize,
+    pub(super) page: Result<Page, Failure>,
+}
+
 /// The messages of one answer.
 pub(super) struct Page {
-    /// When the answer arrived: from then on the messages are hidden from other consumers.
-    pub(super) arrived_at: Instant,
+    /// When the messages were last hidden from other consumers, for the visibility timeout.
+    pub(super) hidden_at: Instant,
     pub(super) messages: Vec<Received>,
 }
 
@@ -30,14 +37,20 @@ pub(super) struct ReceiveRequest {
 }
 
 impl ReceiveRequest {
-    /// Asks for messages. SQS answers at once when there are some, otherwise after `wait`.
-    pub(super) async fn run(self, wait: Duration, timeouts: TimeoutConfig) -> Result<Page, Failure> {
+    /// Asks for this many messages, at most [`RECEIVE_MAX`]. SQS answers at once when there are
+    /// some, otherwise after `wait`.
+    pub(super) async fn run(self, asked: usize, wait: Duration, timeouts: TimeoutConfig) -> Answer {
+        let page = patiently(THROTTLED_MAX, || self.page(asked, wait, timeouts.clone())).await;
+        Answer { asked, page }
+    }
+
+    async fn page(&self, asked: usize, wait: Duration, timeouts: TimeoutConfig) -> Result<Page, Failure> {
         let seconds = i32::try_from(wait.as_secs()).unwrap_or(i32::MAX);
-        let asked = self
+        let answer = self
             .client
             .receive_message()
             .queue_url(&self.url)
-            .max_number_of_messages(i32::try_from(RECEIVE_MAX).unwrap_or(1))
+            .max_number_of_messages(i32::try_from(asked).unwrap_or(1))
             .visibility_timeout(self.visibility_timeout_secs)
             .wait_time_seconds(seconds)
             .message_attribute_names("All")
@@ -46,7 +59,7 @@ impl ReceiveRequest {
             .config_override(Config::builder().timeout_config(timeouts))
             .send()
             .await;
-        let messages = asked.map_err(|error| Failure::of_request(&error))?.messages.unwrap_or_default();
-        Ok(Page { arrived_at: Instant::now(), messages })
+        let messages = answer.map_err(|error| Failure::of_request(&error))?.messages.unwrap_or_default();
+        Ok(Page { hidden_at: Instant::now(), messages })
     }
 }

@@ -1,8 +1,6 @@
 //! Sends one batch to one queue, and answers each of its messages.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
@@ -15,6 +13,7 @@ use super::backlog::Item;
 use super::fault::{Failure, Kind};
 use super::limits::Limits;
 use super::queues::Queues;
+use super::throttle::{Pauses, THROTTLED_MAX};
 
 /// The state that the requests of a session share.
 #[derive(Debug)]
@@ -27,21 +26,8 @@ pub(super) struct Sender {
 
 type Outcome = Result<(), Failure>;
 
-/// How long a throttled batch is sent again, and the first and the maximum pause between tries.
-/// Before that, the client has already retried a few times on its own.
-const THROTTLED_MAX: Duration = Duration::from_secs(30);
-const PAUSE_MIN: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-
 fn is_throttled(outcome: &Outcome) -> bool {
     outcome.as_ref().is_err_and(|failure| failure.kind == Kind::Throttled)
-}
-
-/// Returns a random part of a pause, between half and all of it, so that requests that were refused
-/// together do not come back together.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish();
-    pause / 2 + pause.mul_f64((random % 1_000) as f64 / 2_000.0)
 }
 
 impl Sender {
@@ -77,17 +63,14 @@ impl Sender {
     /// groups are busy, the request keeps its place among those in flight, and the queue stays open
     /// to others.
     async fn outcomes_in_time(&self, queue: &str, batch: &[Item]) -> Vec<Outcome> {
-        let deadline = Instant::now() + THROTTLED_MAX;
+        let mut pauses = Pauses::new(THROTTLED_MAX);
         let mut outcomes = self.attempt(queue, &batch.iter().collect::<Vec<_>>()).await;
-        let mut pause = PAUSE_MIN;
         loop {
             let again: Vec<usize> =
                 (0..batch.len()).filter(|at| outcomes.get(*at).is_some_and(is_throttled)).collect();
-            if again.is_empty() || Instant::now() + pause >= deadline {
+            if again.is_empty() || !pauses.wait().await {
                 return outcomes;
             }
-            tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
             let left: Vec<&Item> = again.iter().filter_map(|at| batch.get(*at)).collect();
             let answers = self.attempt(queue, &left).await;
             for (at, outcome) in again.into_iter().zip(answers) {

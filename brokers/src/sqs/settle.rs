@@ -1,5 +1,7 @@
 //! Deletes, releases and extends deliveries, in batches of 10 with an answer for each entry.
 
+use std::time::Duration;
+
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::error::BuildError;
 use aws_sdk_sqs::types::{
@@ -10,12 +12,16 @@ use tokio::task::JoinSet;
 
 use super::backlog::BATCH_ENTRIES_MAX;
 use super::fault::{Failure, Kind};
+use super::throttle::patiently;
 
 /// A queue in which deliveries are settled.
 #[derive(Debug, Clone)]
 pub(super) struct Settler {
     pub(super) client: Client,
     pub(super) url: String,
+    /// How long a throttled request is sent again: less than the visibility timeout, because
+    /// nothing is kept alive meanwhile.
+    pub(super) patience: Duration,
 }
 
 impl Settler {
@@ -33,12 +39,15 @@ impl Settler {
     /// tried, then the first failure is reported.
     async fn in_batches<F, R>(&self, receipts: Vec<String>, settle: F) -> Result<(), Failure>
     where
-        F: Fn(Self, Vec<String>) -> R,
+        F: Fn(Self, Vec<String>) -> R + Copy + Send + Sync + 'static,
         R: Future<Output = Result<(), Failure>> + Send + 'static,
     {
         let mut requests = JoinSet::new();
         for batch in receipts.chunks(BATCH_ENTRIES_MAX) {
-            requests.spawn(settle(self.clone(), batch.to_vec()));
+            let (settler, batch) = (self.clone(), batch.to_vec());
+            requests.spawn(async move {
+                patiently(settler.patience, || settle(settler.clone(), batch.clone())).await
+            });
         }
         let mut outcome = Ok(());
         while let Some(settled) = requests.join_next().await {

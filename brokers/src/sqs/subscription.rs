@@ -17,7 +17,7 @@ use super::evidence::Evidence;
 use super::fault::Failure;
 use super::lag;
 use super::queues::{is_fifo, queue_name};
-use super::receive::{Page, RECEIVE_MAX, ReceiveRequest};
+use super::receive::{Answer, Page, RECEIVE_MAX, ReceiveRequest};
 use super::settle::Settler;
 use super::wire;
 use crate::lag::LagWatch;
@@ -26,6 +26,10 @@ use crate::settings::InvalidSetting;
 /// Numbers the deliveries of this process, so that a token of an earlier subscription is
 /// recognized.
 static TOKENS: AtomicU64 = AtomicU64::new(1);
+
+/// Messages in hand with which a consumer has enough to do for a while: then it asks for others
+/// only when it has room for a whole answer. Each request costs.
+const ENOUGH: usize = 10 * RECEIVE_MAX;
 
 /// Subscribes to a queue, and again after every lost session.
 #[derive(Debug)]
@@ -87,6 +91,7 @@ impl Subscriber {
             origin: self.origin.clone(),
             name,
             polls: JoinSet::new(),
+            asked: 0,
             busy: false,
             is_empty: false,
             pages: VecDeque::new(),
@@ -106,7 +111,9 @@ struct SqsSubscription {
     origin: String,
     name: String,
     /// Requests in flight, even between two calls.
-    polls: JoinSet<Result<Page, Failure>>,
+    polls: JoinSet<Answer>,
+    /// How many messages they have asked for.
+    asked: usize,
     /// Whether the last request came back full: then several at once pay off.
     busy: bool,
     /// Whether the last request came back empty.
@@ -119,30 +126,37 @@ struct SqsSubscription {
 
 impl SqsSubscription {
     fn settler(&self) -> Settler {
-        Settler { client: self.request.client.clone(), url: self.request.url.clone() }
+        let patience = self.visibility_timeout / 3;
+        Settler { client: self.request.client.clone(), url: self.request.url.clone(), patience }
     }
 
-    /// Keeps as many requests in flight as `max` messages need: one while the queue is quiet.
+    /// Keeps as many requests in flight as `max` messages need: one while the queue is quiet. They
+    /// ask for no more than that: SQS counts each receive, also of a message that nobody has room
+    /// for, and moves it to the queue's dead-letter queue after a number of them.
     fn poll(&mut self, max: NonZeroUsize, wait: Duration) {
-        let wanted = if self.busy { max.get().div_ceil(RECEIVE_MAX).min(self.concurrency) } else { 1 };
+        let requests_max = if self.busy { self.concurrency } else { 1 };
         // SQS counts in seconds; a request outlives a shorter call and serves the next one.
         let whole_secs = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let wait = Duration::from_secs(whole_secs).clamp(Duration::from_secs(1), self.poll_wait);
-        while self.polls.len() < wanted {
-            self.polls.spawn(self.request.clone().run(wait, self.factory.timeouts(wait)));
+        while self.polls.len() < requests_max {
+            let messages = max.get().saturating_sub(self.asked).min(RECEIVE_MAX);
+            let has_enough = self.receipts.len() >= ENOUGH && messages < RECEIVE_MAX;
+            if messages == 0 || has_enough {
+                break;
+            }
+            self.asked += messages;
+            self.polls.spawn(self.request.clone().run(messages, wait, self.factory.timeouts(wait)));
         }
     }
 
-    fn accept(
-        &mut self,
-        finished: Result<Result<Page, Failure>, JoinError>,
-    ) -> Result<(), SubscriptionError> {
-        let page = finished.map_err(|error| {
+    fn accept(&mut self, finished: Result<Answer, JoinError>) -> Result<(), SubscriptionError> {
+        let Answer { asked, page } = finished.map_err(|error| {
             let reason = format!("a receive request of {} failed because of a bug", self.origin);
             SubscriptionError::lost(reason).with_source(error)
         })?;
+        self.asked = self.asked.saturating_sub(asked);
         let page = page.map_err(|failure| self.failed(&failure))?;
-        self.busy = page.messages.len() == RECEIVE_MAX;
+        self.busy = page.messages.len() >= asked;
         self.is_empty = page.messages.is_empty();
         if !self.is_empty {
             self.pages.push_back(page);
@@ -151,10 +165,10 @@ impl SqsSubscription {
     }
 
     /// Hands out up to `max` messages. Drops a response that has waited for half its visibility
-    /// timeout: SQS would redeliver its messages before they are handled.
+    /// timeout without being kept alive: SQS would redeliver its messages before they are handled.
     fn hand_out(&mut self, max: NonZeroUsize) -> Vec<Delivery> {
         let stale = self.visibility_timeout / 2;
-        self.pages.retain(|page| page.arrived_at.elapsed() < stale);
+        self.pages.retain(|page| page.hidden_at.elapsed() < stale);
         let mut deliveries = Vec::new();
         while deliveries.len() < max.get()
             && let Some(page) = self.pages.front_mut()
@@ -167,6 +181,15 @@ impl SqsSubscription {
             deliveries.push(self.open(message));
         }
         deliveries
+    }
+
+    /// Waits for the next answer; until the deadline if there is no request. Cancel-safe.
+    async fn next_answer(&mut self, deadline: Instant) -> Option<Result<Answer, JoinError>> {
+        if self.polls.is_empty() {
+            tokio::time::sleep_until(deadline).await;
+            return None;
+        }
+        tokio::time::timeout_at(deadline, self.polls.join_next()).await.ok().flatten()
     }
 
     fn open(&mut self, mut message: Received) -> Delivery {
@@ -220,11 +243,8 @@ impl Subscription for SqsSubscription {
                 return Ok(deliveries);
             }
             self.poll(max, deadline.saturating_duration_since(Instant::now()));
-            match tokio::time::timeout_at(deadline, self.polls.join_next()).await {
-                Err(_) => return Ok(Vec::new()),
-                Ok(None) => {}
-                Ok(Some(finished)) => self.accept(finished)?,
-            }
+            let Some(finished) = self.next_answer(deadline).await else { return Ok(Vec::new()) };
+            self.accept(finished)?;
             // Accepts other answers that have arrived meanwhile.
             while let Some(finished) = self.polls.try_join_next() {
                 self.accept(finished)?;
@@ -251,10 +271,15 @@ impl Subscription for SqsSubscription {
     }
 
     async fn keep_alive(&mut self, tokens: &[DeliveryToken]) -> Result<(), SubscriptionError> {
-        let receipts: Vec<String> =
+        let mut receipts: Vec<String> =
             tokens.iter().filter_map(|token| self.receipts.get(token).cloned()).collect();
-        let seconds = self.request.visibility_timeout_secs;
-        self.settler().hide(receipts, seconds).await.map_err(|failure| self.failed(&failure))
+        // Those that a dropped call has asked for wait for room.
+        let waiting = self.pages.iter().flat_map(|page| &page.messages);
+        receipts.extend(waiting.filter_map(|message| message.receipt_handle.clone()));
+        let (seconds, now) = (self.request.visibility_timeout_secs, Instant::now());
+        self.settler().hide(receipts, seconds).await.map_err(|failure| self.failed(&failure))?;
+        self.pages.iter_mut().for_each(|page| page.hidden_at = now);
+        Ok(())
     }
 
     fn lag(&self) -> Vec<Lag> {
