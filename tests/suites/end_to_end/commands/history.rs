@@ -133,7 +133,7 @@ async fn what_is_asked_wrongly_changes_nothing<DB: Dialect>(stage: Stage) -> Out
         Ran::with(&config, &arguments).await?.refused(2, &[part])?;
     }
     let away = Config::text(&stage, &unreachable("postgres://relay@127.0.0.1:1/orders"))?;
-    signed(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "not available"])?;
+    signed(&away, &["forget", "orders"]).await?.refused(3, &["orders: ", "does not answer"])?;
     let both = unreachable("postgres://relay@127.0.0.1:1/orders").replace("\"orders\"", "\"away\"")
         + &unreachable(&database.relay_url()?);
     let both = Config::text(&stage, &both)?;

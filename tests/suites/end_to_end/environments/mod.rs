@@ -3,7 +3,6 @@
 
 mod gone;
 mod hosts;
-mod moved;
 mod private;
 
 use std::sync::Arc;
@@ -125,7 +124,7 @@ static NEW: [Environment; 2] = [
 ];
 
 tests::cases! {
-    modules { gone, hosts, moved, private }
+    modules { gone, hosts, private }
     also { environments() }
 }
 
