@@ -260,7 +260,8 @@ async fn what_a_consumer_has_still_to_apply_is_left<DB: TestDialect>(db: &Databa
         main.pass(&[]).await;
         assert_eq!(left(&scene.look(&subject()).await), [("not applied yet", 1)]);
         if is_old {
-            let days = if is_sqlite { "15 * 86400000000" } else { "interval '15 days'" };
+            // In the first hour of a day the memory begins a day earlier.
+            let days = if is_sqlite { "16 * 86400000000" } else { "interval '16 days'" };
             db.run(&format!("UPDATE inbox_retention SET retained_from = retained_from + {days}")).await;
             scene.places = Places::new().outbox(&scene.pipeline);
             scene.places = scene.places.inbox(&inbox_config(&db.url, "billing", &[], &["orders"])).await;
