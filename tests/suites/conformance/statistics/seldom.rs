@@ -113,7 +113,7 @@ pub(super) async fn results_and_erasure(inbox: &Inbox<Postgres>) -> Outcome {
 pub(super) async fn functions(database: &Database<Postgres>, inbox: &Inbox<Postgres>) -> Outcome {
     const ADMIT: &str = "SELECT inbox_admit('billing', $1, 'order.placed', 'application/json', $2, '/shop')";
     const STORE: &str = "SELECT inbox_store_dead_letter('billing', $1, 'orders', 'order.placed', \
-        'application/json', $2, 'poison', 'it broke', 'by-function', '[]', '/shop', '2026-11-28T10:00:00Z', \
+        'application/json', $2, 'poison', 'it broke', 'by-function', '{}', '/shop', '2026-11-28T10:00:00Z', \
         NULL, NULL, 'orders')";
     for _ in 0..TIMES {
         let id = Uuid::now_v7();
